@@ -55,10 +55,15 @@ if TYPE_CHECKING:
     from psnb._src.server.tables.sharding import FixedShards, MaxSize, MinSize
     from psnb._src.strategy.stored import StoredStrategies, StoredStrategy
     from psnb._src.strategy.strategy import ParameterServerStrategy
-    from psnb._src.training.callbacks import EarlyStopping, LearningRateScheduler
+    from psnb._src.training.callbacks import (
+        CSVLog,
+        EarlyStopping,
+        JSONLinesLog,
+        LearningRateScheduler,
+        TensorBoard,
+    )
     from psnb._src.training.device_workers import DeviceWorker, Downpour, Hogwild
     from psnb._src.training.history import EpochRow, TrainingHistory, TrainingSnapshot
-    from psnb._src.training.logs import CSVLog, JSONLinesLog, TensorBoard
     from psnb._src.training.section import Section
     from psnb._src.training.trainer import Callback, Trainer
     from psnb._src.utils.phases import PhaseStatistics
@@ -206,10 +211,15 @@ _PLACES = {
     "server.tables.row_use": ("CtrAccessor",),
     "strategy.strategy": ("ParameterServerStrategy",),
     "strategy.stored": ("StoredStrategies", "StoredStrategy"),
-    "training.callbacks": ("EarlyStopping", "LearningRateScheduler"),
+    "training.callbacks": (
+        "CSVLog",
+        "EarlyStopping",
+        "JSONLinesLog",
+        "LearningRateScheduler",
+        "TensorBoard",
+    ),
     "training.device_workers": ("DeviceWorker", "Downpour", "Hogwild"),
     "training.history": ("EpochRow", "TrainingHistory", "TrainingSnapshot"),
-    "training.logs": ("CSVLog", "JSONLinesLog", "TensorBoard"),
     "training.section": ("Section",),
     "training.trainer": ("Callback", "Trainer"),
 }

@@ -17,9 +17,9 @@ from psnb import as_completed
 from psnb._src.coordinator.broadcast import Broadcasts
 from psnb._src.coordinator.closures import completion, remote_value
 from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue
-from psnb._src.coordinator.datasets.epoch import run_in_order
+from psnb._src.coordinator.datasets.epoch import map_splits, run_in_order
+from psnb._src.coordinator.datasets.leased import WholeSplits
 from psnb._src.coordinator.datasets.partitioned import _LoadInProgress
-from psnb._src.coordinator.datasets.whole_splits import WholeSplits, map_splits
 from psnb._src.coordinator.scheduling.work import Work
 from psnb.errors import ServerUnresponsiveError
 from tests.conftest import DEADLINE

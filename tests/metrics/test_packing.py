@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.metrics.packing import packed, unpacked
+from psnb._src.metrics.metric import packed, unpacked
 
 
 def same(array: np.ndarray) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from psnb._src.training.fetch_lines import FetchLines
+from psnb._src.training.epoch_progress import FetchLines
 from psnb.errors import ConfigurationError
 
 

@@ -41,9 +41,10 @@ class StateForm(ABC):
     def subtract(self, whole: np.ndarray, part: np.ndarray) -> np.ndarray:
         """Return the state of the other examples, of which ``whole`` has more than ``part``."""
 
-    @abstractmethod
     def fits(self, array: np.ndarray) -> bool:
         """Return whether an array has the dtype and shape of such a state."""
+        empty = self.zeros()
+        return array.dtype == empty.dtype and array.shape == empty.shape
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,6 @@ class ExactSums(StateForm):
     def subtract(self, whole: np.ndarray, part: np.ndarray) -> np.ndarray:
         pairs = zip(to_totals(whole), to_totals(part), strict=True)
         return to_words([one - other for one, other in pairs])
-
-    def fits(self, array: np.ndarray) -> bool:
-        return array.dtype == np.dtype("<u8") and array.shape == (self.sums, WORDS)
 
 
 @dataclass(frozen=True)
@@ -96,9 +94,6 @@ class BucketCounts(StateForm):
 
     def subtract(self, whole: np.ndarray, part: np.ndarray) -> np.ndarray:
         return carried(whole - part)
-
-    def fits(self, array: np.ndarray) -> bool:
-        return array.dtype == np.dtype("<i8") and array.shape == self.zeros().shape
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -37,18 +37,29 @@ def total(what: str, terms: np.ndarray, weights: np.ndarray | None) -> int:
 
 
 @dataclass(frozen=True)
-class WeightedMean(MergeableMetric):
-    """The state is two exact sums: of terms times weights, and of weights."""
+class MetricOfSums(MergeableMetric):
+    """The state is a few exact sums."""
+
+    sums: ClassVar[int] = 2
 
     @property
     def form(self) -> ExactSums:
-        """Two sums."""
-        return ExactSums(2)
+        """The sums."""
+        return ExactSums(self.sums)
+
+    def state_of(self, *totals: int) -> MetricState:
+        """Return a state of these sums."""
+        return MetricState(self, to_words(totals))
+
+
+@dataclass(frozen=True)
+class WeightedMean(MetricOfSums):
+    """The state is two exact sums: of terms times weights, and of weights."""
 
     def mean_of(self, what: str, terms: np.ndarray, weights: np.ndarray | None) -> MetricState:
         """Return the state of these terms, float64 or bool, one for each example."""
         whole = whole_total(terms.size) if weights is None else exact_total(weights)
-        return MetricState(self, to_words([total(what, terms, weights), whole]))
+        return self.state_of(total(what, terms, weights), whole)
 
     def evaluate(self, array: np.ndarray) -> float | str:
         """Return the mean, rounded once."""
@@ -277,6 +288,15 @@ class Accuracy(WeightedMean):
         return self.mean_of("hits", hit, weights_of(weights, hit.size))
 
 
+def probable(
+    labels: Any, predictions: Any, weights: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return labels as bools, the probabilities of 1, and the weights."""
+    positive = binary(labels)
+    array = probabilities("predictions", predictions, positive.size)
+    return positive, array, weights_of(weights, positive.size)
+
+
 def cross_entropy(positive: np.ndarray, predictions: np.ndarray) -> np.ndarray:
     """Return what each example adds to the log loss, in nats: float64."""
     # As in scikit-learn: a float32 of exactly 0 or 1 stands for a number that float32 rounds to it.
@@ -319,14 +339,12 @@ class LogLoss(WeightedMean):
         ConfigurationError
             If the shapes, dtypes or numbers are not as described.
         """
-        positive = binary(labels)
-        array = probabilities("predictions", predictions, positive.size)
-        losses = cross_entropy(positive, array)
-        return self.mean_of("losses", losses, weights_of(weights, positive.size))
+        positive, array, checked = probable(labels, predictions, weights)
+        return self.mean_of("losses", cross_entropy(positive, array), checked)
 
 
 @dataclass(frozen=True)
-class NormalizedEntropy(MergeableMetric):
+class NormalizedEntropy(MetricOfSums):
     r"""The log loss divided by the entropy of the labels; below 1 something was learned.
 
     .. math:: \frac{\mathrm{LogLoss}}{-\bar y \ln \bar y - (1 - \bar y) \ln(1 - \bar y)}
@@ -345,22 +363,16 @@ class NormalizedEntropy(MergeableMetric):
     1.0
     """
 
-    @property
-    def form(self) -> ExactSums:
-        """Sums of losses, of positives and of weights."""
-        return ExactSums(3)
+    sums = 3
 
     def __call__(self, labels: Any, predictions: Any, weights: Any = None) -> MetricState:
         """Return the state of a batch; the arguments are those of `LogLoss`."""
-        positive = binary(labels)
-        array = probabilities("predictions", predictions, positive.size)
-        checked = weights_of(weights, positive.size)
-        totals = [
+        positive, array, checked = probable(labels, predictions, weights)
+        return self.state_of(
             total("losses", cross_entropy(positive, array), checked),
             total("labels", positive, checked),
             total("weights", np.ones(positive.size, bool), checked),
-        ]
-        return MetricState(self, to_words(totals))
+        )
 
     def evaluate(self, array: np.ndarray) -> float | str:
         """Return the quotient."""
@@ -373,7 +385,7 @@ class NormalizedEntropy(MergeableMetric):
 
 
 @dataclass(frozen=True)
-class Calibration(MergeableMetric):
+class Calibration(MetricOfSums):
     r"""Clicks over predicted clicks (COPC), :math:`\sum_i w_i y_i / \sum_i w_i p_i`.
 
     1 is best; above it the model predicts too little, below it too much. It has no value if nothing
@@ -390,18 +402,11 @@ class Calibration(MergeableMetric):
     1.6
     """
 
-    @property
-    def form(self) -> ExactSums:
-        """Sums of labels and of predictions."""
-        return ExactSums(2)
-
     def __call__(self, labels: Any, predictions: Any, weights: Any = None) -> MetricState:
         """Return the state of a batch; the arguments are those of `LogLoss`."""
-        positive = binary(labels)
-        array = probabilities("predictions", predictions, positive.size).astype(np.float64)
-        checked = weights_of(weights, positive.size)
-        totals = [total("labels", positive, checked), total("predictions", array, checked)]
-        return MetricState(self, to_words(totals))
+        positive, array, checked = probable(labels, predictions, weights)
+        predicted = total("predictions", array.astype(np.float64), checked)
+        return self.state_of(total("labels", positive, checked), predicted)
 
     def evaluate(self, array: np.ndarray) -> float | str:
         """Return the quotient, rounded once."""

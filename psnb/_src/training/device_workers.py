@@ -16,6 +16,12 @@ from psnb._src.worker.resources import lease_requests
 from psnb._src.worker.taken import taken_in_vain
 from psnb.errors import ConfigurationError
 
+Step = Callable[..., Any]
+"""A closure of an iterator, which trains on what it takes."""
+
+Watch = Callable[[], object]
+"""What is called in the trainer's thread while the workers train."""
+
 
 class DeviceWorker:
     """How the workers go through one epoch: base of `Hogwild` and the others, and of your own.
@@ -34,11 +40,7 @@ class DeviceWorker:
     takes_step: ClassVar[bool] = True
 
     def train(
-        self,
-        coordinator: ClusterCoordinator,
-        step: Callable[..., Any],
-        iterator: LeasedIterator,
-        watch: Callable[[], object],
+        self, coordinator: ClusterCoordinator, step: Step, iterator: LeasedIterator, watch: Watch
     ) -> None:
         """Have every example of an epoch used exactly once.
 
@@ -93,11 +95,7 @@ class Hogwild(DeviceWorker):
             object.__setattr__(self, "threads", integer("Hogwild: threads", self.threads, 1))
 
     def train(
-        self,
-        coordinator: ClusterCoordinator,
-        step: Callable[..., Any],
-        iterator: LeasedIterator,
-        watch: Callable[[], object],
+        self, coordinator: ClusterCoordinator, step: Step, iterator: LeasedIterator, watch: Watch
     ) -> None:
         """Train in ``threads`` threads of each worker; see `DeviceWorker.train`."""
         coordinator.use_threads(self.threads)
@@ -147,11 +145,7 @@ class Downpour(DeviceWorker):
             object.__setattr__(self, name, integer(f"Downpour: {name}", getattr(self, name), 1))
 
     def train(
-        self,
-        coordinator: ClusterCoordinator,
-        step: Callable[..., Any],
-        iterator: LeasedIterator,
-        watch: Callable[[], object],
+        self, coordinator: ClusterCoordinator, step: Step, iterator: LeasedIterator, watch: Watch
     ) -> None:
         """Train in closures of several batches; see `DeviceWorker.train`.
 

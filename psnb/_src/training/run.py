@@ -24,9 +24,8 @@ from psnb._src.monitor.history import EXAMPLES, VALIDATION
 from psnb._src.monitor.progress_line import WorkDone
 from psnb._src.monitor.training_clock import TrainingClock
 from psnb._src.training.device_workers import DeviceWorker
-from psnb._src.training.epoch_progress import NO_PART, EpochProgress, loaded_part
+from psnb._src.training.epoch_progress import NO_PART, EpochProgress, FetchLines, loaded_part
 from psnb._src.training.epoch_source import EpochSource
-from psnb._src.training.fetch_lines import FetchLines
 from psnb._src.training.history import EpochRow, TrainingHistory, loaded_rows, saved_rows
 from psnb._src.utils.interrupts import Lock
 from psnb._src.utils.paths import AnyPath

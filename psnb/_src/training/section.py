@@ -10,7 +10,7 @@ One thread: that which calls `train`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from psnb._src.coordinator.datasets.epoch import as_they_end
 from psnb._src.coordinator.datasets.leased import LeasedIterator
 from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol.modes import Async, Sync
-from psnb._src.training.device_workers import DeviceWorker
+from psnb._src.training.device_workers import DeviceWorker, Step, Watch
 from psnb._src.utils.checks import integer
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.worker.context import report
@@ -100,11 +100,7 @@ class Section(DeviceWorker):
         return self.microbatches * 2 * len(self.stages)
 
     def train(
-        self,
-        coordinator: ClusterCoordinator,
-        step: Callable[..., Any],
-        iterator: LeasedIterator,
-        watch: Callable[[], object],
+        self, coordinator: ClusterCoordinator, step: Step, iterator: LeasedIterator, watch: Watch
     ) -> None:
         """Have all micro-batches go through the stages; see `DeviceWorker.train`.
 

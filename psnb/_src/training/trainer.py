@@ -11,15 +11,15 @@ from psnb._src.checkpoint.manifest import checked_metadata
 from psnb._src.checkpoint.reader import latest_full
 from psnb._src.coordinator.coordinator import ClusterCoordinator, coordinator_core
 from psnb._src.coordinator.datasets.dask_source import DaskPartitions, frame_beside
+from psnb._src.coordinator.datasets.epoch import map_splits
 from psnb._src.coordinator.datasets.leased import Epochs
-from psnb._src.coordinator.datasets.whole_splits import map_splits
 from psnb._src.coordinator.resume import CheckpointManager, run_of
 from psnb._src.coordinator.settings import SavedRun
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.splits import check_order, partitions_of
 from psnb._src.training.device_workers import DeviceWorker, Downpour, Hogwild
+from psnb._src.training.epoch_progress import FetchLines
 from psnb._src.training.epoch_source import EpochSource, Files
-from psnb._src.training.fetch_lines import FetchLines
 from psnb._src.training.history import EpochRow, TrainingHistory, TrainingSnapshot
 from psnb._src.training.prediction_files import PredictionFiles
 from psnb._src.training.run import STATE, TrainingRun

@@ -5,14 +5,13 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from psnb._src.coordinator.closures.options import WorkerPredicate
 from psnb._src.coordinator.core import CoordinatorCore
 from psnb._src.coordinator.datasets.dask_source import PartitionFeed
-from psnb._src.coordinator.datasets.whole_splits import WholeSplits
 from psnb._src.coordinator.scheduling.leases import Progress
 from psnb._src.coordinator.values import PerWorkerIterator, PerWorkerValues
 from psnb._src.data.dataset import Dataset
@@ -25,6 +24,24 @@ from psnb._src.monitor.training_clock import EpochCount
 from psnb._src.utils.text import counted
 from psnb._src.worker.resources import make_leased_iterator
 from psnb.errors import ConfigurationError, DatasetError
+
+
+class WholeSplits(NamedTuple):
+    """The splits of a dataset, in order.
+
+    Attributes
+    ----------
+    datasets : PerWorkerValues
+        On each worker the list of them, as datasets.
+    choosers : sequence of callable
+        For each split, which workers may read it; no two are the same object.
+    files : sequence of str
+        What they read, if one file at least must have a record.
+    """
+
+    datasets: PerWorkerValues
+    choosers: Sequence[WorkerPredicate]
+    files: Sequence[str] = ()
 
 
 class LeasedIterator(PerWorkerIterator):

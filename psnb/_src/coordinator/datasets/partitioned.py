@@ -12,8 +12,14 @@ from psnb._src.coordinator.broadcast import Broadcasts
 from psnb._src.coordinator.closures.options import DEFAULT_RETRIES, ScheduleOptions, WorkerPredicate
 from psnb._src.coordinator.closures.remote_value import RemoteValue
 from psnb._src.coordinator.core import CoordinatorCore
-from psnb._src.coordinator.datasets.leased import Epochs, LeasedDataset, LeasedIterator, anyone
-from psnb._src.coordinator.datasets.whole_splits import WholeSplits, give_up
+from psnb._src.coordinator.datasets.epoch import give_up
+from psnb._src.coordinator.datasets.leased import (
+    Epochs,
+    LeasedDataset,
+    LeasedIterator,
+    WholeSplits,
+    anyone,
+)
 from psnb._src.coordinator.values import PerWorkerDataset, PerWorkerValues
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.memory.base import DatasetInMemory
