@@ -41,7 +41,7 @@ from psnb._src.server.schedules import LearningRate
 from psnb._src.strategy.core import Fences
 from psnb._src.strategy.draining import LastSave
 from psnb._src.strategy.strategy import ParameterServerStrategy, coordinators_of, core_of
-from psnb._src.utils.checks import integer
+from psnb._src.utils.checks import check_instance, integer
 from psnb._src.utils.foreign_names import FixedAttributes
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.labels import check_label
@@ -132,10 +132,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         start_delay_max: float = math.inf,
         name: str | None = None,
     ) -> ClusterCoordinator:
-        if not isinstance(strategy, ParameterServerStrategy):
-            raise ConfigurationError(
-                f"strategy must be a psnb.ParameterServerStrategy, found {shown(strategy)}"
-            )
+        check_instance("strategy", strategy, ParameterServerStrategy)
         settings = Settings(
             max_queue_size,
             Timeouts(worker_timeout, heartbeat_timeout, drain_timeout),
@@ -146,8 +143,9 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         def make() -> tuple[ClusterCoordinator, Callable[[], Fences], LastSave]:
             made = object.__new__(cls)
             made._assemble(strategy, settings)
-            # Not of the coordinator itself, which may be collected.
-            return made, made._core.fences, made._core.save_last
+            core = made._core  # not the coordinator itself, which may be collected
+            attempts = core.queue.closed_attempts
+            return made, lambda: core.resolver.fences(attempts()), core.save_last
 
         one = core_of(strategy).one_coordinator(make, coordinators_of(strategy))
         one.settings.require(settings)
@@ -328,7 +326,8 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
             As for `join`: the first failed closure's error, `ServerUnresponsiveError`,
             TimeoutError, `CoordinatorClosedError`.
         """
-        await self._core.queue.join_async(timeout, self._core.saving.poll)
+        core = self._core
+        await core.queue.join_async(timeout, core.saving.poll)
 
     def done(self) -> bool:
         """Return whether every scheduled closure has ended and has had its effect.
@@ -594,7 +593,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
     def _ipython_display_(self) -> None:
         if not in_notebook():
             raise NotImplementedError  # IPython takes the repr then.
-        self._core.live.show(self._core)
+        self.dashboard()
 
     @property
     def name(self) -> str:
@@ -721,7 +720,8 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         CoordinatorClosedError
             If the coordinator is closed.
         """
-        self._core.queue.pause(self._core.membership.call_back)
+        core = self._core
+        core.queue.pause(core.membership.call_back)
 
     def resume(self) -> None:
         """Go on after `pause` or `drain`; idempotent.

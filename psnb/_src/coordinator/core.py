@@ -52,7 +52,7 @@ from psnb._src.monitor.viewed import OptimizerState, Records
 from psnb._src.protocol.dask_futures import GivenFutures
 from psnb._src.protocol.errors import unpack_error
 from psnb._src.protocol.modes import Geo, Mode, Sync
-from psnb._src.strategy.core import Fences, StrategyCore
+from psnb._src.strategy.core import StrategyCore
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.labels import Labels
 from psnb._src.utils.paths import AnyPath
@@ -189,10 +189,6 @@ class CoordinatorCore:
         """Return the names of the workers that can run closures now; asks the scheduler."""
         strategy = self.strategy
         return set(strategy.closure_workers(identity(strategy.client)).values())
-
-    def fences(self) -> Fences:
-        """Return what tells new shards which commits were given up."""
-        return self.resolver.fences(self.queue.closed_attempts())
 
     def _note(self, worker: str, closure: Work, error: bytes) -> None:
         # Weakly: failures are the user's, who may keep one for longer than the strategy.

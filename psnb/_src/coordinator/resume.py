@@ -26,7 +26,7 @@ from psnb._src.strategy.strategy import (
     leave_to_others,
     taken_over,
 )
-from psnb._src.utils.checks import path_text
+from psnb._src.utils.checks import check_instance, path_text
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.paths import AnyPath, as_path
 from psnb._src.utils.text import counted, shown
@@ -203,10 +203,7 @@ class CheckpointManager(FolderManager):
         consistent: bool = True,
         save_timeout: float = 300.0,
     ) -> None:
-        if not isinstance(coordinator, ClusterCoordinator):
-            raise ConfigurationError(
-                f"coordinator must be a psnb.ClusterCoordinator, found {shown(coordinator)}"
-            )
+        check_instance("coordinator", coordinator, ClusterCoordinator)
         if state is not None and not callable(state):
             raise ConfigurationError(
                 f"state must be a function that returns a mapping, found {shown(state)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, structs
 from psnb._src.client.model_records import ModelRecord
 from psnb._src.coordinator.timeouts import StartDelay, Timeouts
 from psnb._src.protocol.modes import MODES
-from psnb._src.utils.checks import integer, period, seconds
+from psnb._src.utils.checks import check_fields, integer, period, seconds
 from psnb._src.utils.config import from_config, to_config
 from psnb._src.utils.sealed_json import require, typed
 from psnb._src.utils.text import shown
@@ -23,6 +23,8 @@ from psnb._src.utils.version import own_version
 from psnb.errors import ConfigurationError
 
 DEFAULT_QUEUE_SIZE = 262_144
+
+_positive = partial(integer, least=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,7 @@ class Settings:
     name: str = ""
 
     def __post_init__(self) -> None:
-        size = integer("max_queue_size", self.max_queue_size, 1)
-        object.__setattr__(self, "max_queue_size", size)
+        check_fields(self, _positive, "max_queue_size")
 
     def require(self, asked: Settings) -> None:
         """Raise ConfigurationError if ``asked`` differs; its default values are ignored."""
@@ -78,13 +79,9 @@ class SavingSettings:
     save_timeout: float = 300.0
 
     def __post_init__(self) -> None:
-        for name in ("max_to_keep", "full_every", "steps"):
-            if name != "steps" or self.steps is not None:
-                object.__setattr__(self, name, integer(name, getattr(self, name), 1))
-        for name in ("every", "keep_every"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, period(name, getattr(self, name)))
-        object.__setattr__(self, "save_timeout", seconds("save_timeout", self.save_timeout))
+        check_fields(self, _positive, "max_to_keep", "full_every", "steps")
+        check_fields(self, period, "every", "keep_every")
+        check_fields(self, seconds, "save_timeout")
         if not isinstance(self.consistent, bool):
             raise ConfigurationError(
                 f"consistent must be True or False, found {shown(self.consistent)}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
-from psnb._src.utils.checks import seconds
+from psnb._src.utils.checks import check_fields, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,10 @@ DRAIN = 30.0
 """Seconds, by default, that a leaving worker may take to finish its closures."""
 
 
+def _timeout(name: str, value: Any) -> float:
+    return seconds(f"{name}_timeout", value)
+
+
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     """Seconds that a coordinator waits for its workers.
@@ -74,10 +79,7 @@ class Timeouts:
     drain: float = DRAIN
 
     def __post_init__(self) -> None:
-        for name in ("worker", "heartbeat", "drain"):
-            value = getattr(self, name)
-            if name != "worker" or value is not None:
-                object.__setattr__(self, name, seconds(f"{name}_timeout", value))
+        check_fields(self, _timeout, "worker", "heartbeat", "drain")
 
     @property
     def beat(self) -> float:

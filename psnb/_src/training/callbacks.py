@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from io import StringIO
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from psnb._src.training.history import EpochRow, TrainingHistory, TrainingSnapshot
 from psnb._src.training.trainer import Callback, Trainer
-from psnb._src.utils.checks import integer
+from psnb._src.utils.checks import choice, integer
 from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.text import error_text, shown
 from psnb.errors import ConfigurationError
@@ -64,10 +65,7 @@ class EarlyStopping(Callback):
         mode: Literal["min", "max"] = "min",
         min_delta: float = 0.0,
     ) -> None:
-        if mode not in ("min", "max"):
-            raise ConfigurationError(
-                f"EarlyStopping: mode must be 'min' or 'max', found {shown(mode)}"
-            )
+        choice("EarlyStopping: mode", mode, ("min", "max"))
         if not min_delta >= 0:
             raise ConfigurationError(
                 f"EarlyStopping: min_delta must be >= 0, found {shown(min_delta)}"
@@ -323,9 +321,6 @@ class TensorBoard(Callback):
             self._writer = None
 
 
-_CHUNK = 1 << 18
-
-
 def end_last_line(path: Path, is_line: Callable[[str], bool]) -> None:
     """See to it that a file ends with a line end, if it has anything; of a pipe there is no end.
 
@@ -339,9 +334,8 @@ def end_last_line(path: Path, is_line: Callable[[str], bool]) -> None:
         if not rest:
             return
         text = rest.decode(errors="replace")
-        keep = is_line(text)
         end = file.seek(0, os.SEEK_END)
-        if keep:
+        if keep := is_line(text):
             file.write(b"\n")
         else:
             file.truncate(end - len(rest))
@@ -369,10 +363,7 @@ def append_lines(path: Path, text: str) -> None:
 
 
 def _after_last_line(file: BinaryIO) -> bytes:
-    end = at = file.seek(0, os.SEEK_END)
-    tail = b""
-    while at and b"\n" not in tail:
-        at = max(0, at - _CHUNK)
-        file.seek(at)
-        tail = file.read(end - at)
-    return tail.rpartition(b"\n")[2]
+    if not file.seek(0, os.SEEK_END):
+        return b""  # which cannot be mapped
+    with mmap(file.fileno(), 0, access=ACCESS_READ) as held:
+        return held[held.rfind(b"\n") + 1 :]

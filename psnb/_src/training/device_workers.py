@@ -11,7 +11,7 @@ from psnb._src.client.local.pulled import PulledVariables
 from psnb._src.coordinator.coordinator import ClusterCoordinator
 from psnb._src.coordinator.datasets.leased import LeasedIterator
 from psnb._src.protocol.modes import Geo
-from psnb._src.utils.checks import integer
+from psnb._src.utils.checks import check_fields, integer
 from psnb._src.worker.resources import lease_requests
 from psnb._src.worker.taken import taken_in_vain
 from psnb.errors import ConfigurationError
@@ -65,6 +65,11 @@ class DeviceWorker:
         coordinator.run_epoch(step, iterator, progress=False, watch=watch)
 
 
+def positive(worker: DeviceWorker) -> Callable[[str, Any], int]:
+    """Return what checks a device worker's field, a positive whole number."""
+    return lambda name, value: integer(f"{type(worker).__name__}: {name}", value, 1)
+
+
 @dataclass(frozen=True)
 class Hogwild(DeviceWorker):
     """Each worker trains on batch after batch, without waiting for others; the default.
@@ -91,8 +96,7 @@ class Hogwild(DeviceWorker):
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        if self.threads is not None:
-            object.__setattr__(self, "threads", integer("Hogwild: threads", self.threads, 1))
+        check_fields(self, positive(self), "threads")
 
     def train(
         self, coordinator: ClusterCoordinator, step: Step, iterator: LeasedIterator, watch: Watch
@@ -141,8 +145,7 @@ class Downpour(DeviceWorker):
     push_every: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("pull_every", "push_every"):
-            object.__setattr__(self, name, integer(f"Downpour: {name}", getattr(self, name), 1))
+        check_fields(self, positive(self), "pull_every", "push_every")
 
     def train(
         self, coordinator: ClusterCoordinator, step: Step, iterator: LeasedIterator, watch: Watch

@@ -21,8 +21,8 @@ from psnb._src.coordinator.datasets.epoch import as_they_end
 from psnb._src.coordinator.datasets.leased import LeasedIterator
 from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol.modes import Async, Sync
-from psnb._src.training.device_workers import DeviceWorker, Step, Watch
-from psnb._src.utils.checks import integer
+from psnb._src.training.device_workers import DeviceWorker, Step, Watch, positive
+from psnb._src.utils.checks import check_fields
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.worker.context import report
 from psnb.errors import ConfigurationError
@@ -85,8 +85,7 @@ class Section(DeviceWorker):
     microbatches: int = 4
 
     def __post_init__(self) -> None:
-        count = integer("Section: microbatches", self.microbatches, 1)
-        object.__setattr__(self, "microbatches", count)
+        check_fields(self, positive(self), "microbatches")
         object.__setattr__(self, "stages", tuple(self.stages))
         if len(self.stages) < 2:
             raise ConfigurationError(

@@ -24,7 +24,7 @@ from psnb._src.training.history import EpochRow, TrainingHistory, TrainingSnapsh
 from psnb._src.training.prediction_files import PredictionFiles
 from psnb._src.training.run import STATE, TrainingRun
 from psnb._src.training.whole_splits import ALONE, Evaluation, Inference, joined, merged_figures
-from psnb._src.utils.checks import integer, period
+from psnb._src.utils.checks import check_instance, integer, period
 from psnb._src.utils.foreign_names import FixedAttributes
 from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.text import shown
@@ -132,10 +132,7 @@ class Trainer(FixedAttributes):
         checkpoint: CheckpointManager | None = None,
         resume: bool = False,
     ) -> None:
-        if not isinstance(coordinator, ClusterCoordinator):
-            raise ConfigurationError(
-                f"coordinator must be a psnb.ClusterCoordinator, found {shown(coordinator)}"
-            )
+        check_instance("coordinator", coordinator, ClusterCoordinator)
         self.coordinator, self.worker = coordinator, _device_worker(worker)
         self.step = step
         if self.worker.takes_step != callable(step):
@@ -148,7 +145,9 @@ class Trainer(FixedAttributes):
             raise ConfigurationError("evaluate and predict must be functions")
         self._evaluate, self._predict = evaluate or step, predict
         self._progress = progress
-        self._checkpoint, self._resume = _manager(checkpoint), resume
+        if checkpoint is not None:
+            check_instance("checkpoint", checkpoint, CheckpointManager)
+        self._checkpoint, self._resume = checkpoint, resume
         if resume and checkpoint is None:
             raise ConfigurationError("resume=True needs checkpoint=, a psnb.CheckpointManager")
         self._run: TrainingRun | None = None  # while it trains
@@ -268,7 +267,9 @@ class Trainer(FixedAttributes):
                 raise ConfigurationError(
                     f"callbacks takes psnb.Callback objects, found {shown(each)}"
                 )
-        checkpoint = _manager(checkpoint) or self._checkpoint
+        if checkpoint is not None:
+            check_instance("checkpoint", checkpoint, CheckpointManager)
+        checkpoint = checkpoint or self._checkpoint
         if checkpoint is None and (save_every is not None or save_steps is not None):
             raise ConfigurationError("save_every= and save_steps= need checkpoint=")
         if checkpoint is not None:
@@ -494,12 +495,6 @@ class Trainer(FixedAttributes):
         run = self._run
         if run is not None:
             run.stop(reason or "stopped")
-
-
-def _manager(given: Any) -> CheckpointManager | None:
-    if given is None or isinstance(given, CheckpointManager):
-        return given
-    raise ConfigurationError(f"checkpoint must be a psnb.CheckpointManager, found {shown(given)}")
 
 
 def _device_worker(worker: str | DeviceWorker) -> DeviceWorker:

@@ -7,7 +7,7 @@ import numbers
 import operator
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from psnb._src.utils.text import shown
@@ -44,6 +44,23 @@ def integer(what: str, value: Any, least: int | None, most: int | None = None) -
 def is_integer(value: Any) -> bool:
     """Return whether something is a whole number; a bool is not."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def check_instance(what: str, value: Any, kind: type) -> None:
+    """Raise ConfigurationError unless this is an object of a public class."""
+    if not isinstance(value, kind):
+        raise ConfigurationError(f"{what} must be a psnb.{kind.__name__}, found {shown(value)}")
+
+
+def check_fields(owner: Any, check: Callable[[str, Any], Any], *names: str) -> None:
+    """Replace fields of a frozen dataclass by what a check returns for name and value.
+
+    A field that is None by default may be None.
+    """
+    for name in names:
+        value = getattr(owner, name)
+        if value is not None or type(owner).__dataclass_fields__[name].default is not None:
+            object.__setattr__(owner, name, check(name, value))
 
 
 def integers(what: str, values: Any, least: int | None) -> tuple[int, ...]:
