@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import psnb
@@ -139,16 +139,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0, 1 for an error, 130 when interrupted."""
     parser = _parser()
     given = parser.parse_args(arguments)
-    if given.command == "predict":
-        return _exit_status(lambda: _predict(given), "psnb: interrupted; nothing was written")
-    if given.command == "checkpoints":
-        return _exit_status(
-            lambda: _checkpoints(given), "psnb: interrupted; no checkpoint is half removed"
-        )
-    return _exit_status(
-        lambda: _demo(parser, given),
-        "psnb: interrupted; run the same command again to resume from the last checkpoint",
-    )
+    try:
+        _COMMANDS[given.command](parser, given)
+    except BrokenPipeError:  # the reader has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it
+    except (psnb.errors.PsnbError, ImportError, OSError) as error:
+        print(f"psnb: {printable(str(error))}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"psnb: interrupted; {_INTERRUPTED[given.command]}", file=sys.stderr)
+        return 130
+    return 0
 
 
 def _demo(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
@@ -161,19 +162,11 @@ def _demo(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
 
     if given.batch_size > flights.TRAINING:
         parser.error(f"--batch-size must be {flights.TRAINING:,} at most: the training flights")
-    run(
-        scheduler=given.scheduler,
-        workers=given.workers or 2,
-        servers=given.servers,
-        security=given.security,
-        epochs=given.epochs,
-        batch_size=given.batch_size,
-        checkpoint_dir=given.checkpoint_dir,
-        checkpoint_seconds=given.checkpoint_seconds,
-    )
+    options = {name: value for name, value in vars(given).items() if name != "command"}
+    run(**options | {"workers": given.workers or 2})
 
 
-def _predict(given: argparse.Namespace) -> None:
+def _predict(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
     from psnb._src.models.export.loaded import load_model
     from psnb._src.models.export.scoring import score_files
 
@@ -183,7 +176,7 @@ def _predict(given: argparse.Namespace) -> None:
         print(f"psnb: {rows:,} rows are in {given.to}")
 
 
-def _checkpoints(given: argparse.Namespace) -> None:
+def _checkpoints(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
     from psnb._src.checkpoint.listing import folder_listing, prune_verified
 
     if given.prune is not None:
@@ -197,21 +190,13 @@ def _checkpoints(given: argparse.Namespace) -> None:
         )
 
 
-def _exit_status(command: Callable[[], None], interrupted: str) -> int:
-    """Run a command, print what went wrong, and return the exit status."""
-    try:
-        command()
-    except BrokenPipeError:  # the reader has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it
-        return 0
-    except (psnb.errors.PsnbError, ImportError, OSError) as error:
-        print(f"psnb: {printable(str(error))}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(interrupted, file=sys.stderr)
-        return 130
-    return 0
+_COMMANDS = {"demo": _demo, "predict": _predict, "checkpoints": _checkpoints}
 
+_INTERRUPTED = {
+    "demo": "run the same command again to resume from the last checkpoint",
+    "predict": "nothing was written",
+    "checkpoints": "no checkpoint is half removed",
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -83,6 +83,7 @@ class ClosureStatus(enum.Enum):
 
 
 _ENDED = (ClosureStatus.COMPLETED, ClosureStatus.FAILED, ClosureStatus.CANCELLED)
+_EARLY = (ClosureStatus.QUEUED, ClosureStatus.COMPLETED)
 
 
 def check_transition(old: ClosureStatus, new: ClosureStatus) -> None:
@@ -91,8 +92,7 @@ def check_transition(old: ClosureStatus, new: ClosureStatus) -> None:
     One that is queued may fail, as where there was no worker for too long, but not complete; and
     one that runs is queued again if its worker was lost.
     """
-    early = old is ClosureStatus.QUEUED and new is ClosureStatus.COMPLETED
-    if early or old is new or old in _ENDED:
+    if old is new or old in _ENDED or (old, new) == _EARLY:
         raise InternalError(f"a closure cannot go from {old.value} to {new.value}")
 
 
