@@ -60,7 +60,7 @@ for _ in range(100):
 def test_a_set_up_cell_that_runs_again_ends_what_it_has_made_before(small: Client) -> None:
     notebook: dict[str, Any] = {"psnb": psnb, "time": time}
     exec(SET_UP, notebook)
-    before = coordinators.coordinator_core(notebook["coordinator"])._queue  # it keeps nobody alive
+    before = coordinators.coordinator_core(notebook["coordinator"]).queue  # it keeps nobody alive
     exec(SET_UP, notebook)
     gc.collect()
     wait_until(lambda: before.statistics().closed, "the first coordinator has ended")

@@ -24,10 +24,12 @@ from psnb._src.coordinator.core import CoordinatorCore
 from psnb._src.coordinator.datasets.epoch import run_epoch
 from psnb._src.coordinator.datasets.leased import LeasedDataset, LeasedIterator
 from psnb._src.coordinator.datasets.partitioned import PartitionedDataset, make_dataset_of
+from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.scheduling.leases import Progress
 from psnb._src.coordinator.settings import DEFAULT_QUEUE_SIZE, Settings
 from psnb._src.coordinator.timeouts import DRAIN, HEARTBEAT, StartDelay, Timeouts
 from psnb._src.coordinator.values import PerWorkerDataset, PerWorkerValues, fetched
+from psnb._src.coordinator.workers.membership import Membership
 from psnb._src.jupyter_compat import in_notebook
 from psnb._src.metrics.metric import MetricStates
 from psnb._src.monitor.events import Event
@@ -143,9 +145,9 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         def make() -> tuple[ClusterCoordinator, Callable[[], Fences], LastSave]:
             made = object.__new__(cls)
             made._assemble(strategy, settings)
-            core = made._core  # not the coordinator itself, which may be collected
-            attempts = core.queue.closed_attempts
-            return made, lambda: core.resolver.fences(attempts()), core.save_last
+            # Not of the coordinator, or its core, which may be collected.
+            resolver, queue = made._core.resolver, made._core.queue
+            return made, lambda: resolver.fences(queue.closed_attempts()), made._core.save_last
 
         one = core_of(strategy).one_coordinator(make, coordinators_of(strategy))
         one.settings.require(settings)
@@ -155,7 +157,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         self.strategy, self.settings = strategy, settings
         label = settings.name or strategy.name
         self._core = CoordinatorCore(self, core_of(strategy), strategy.mode, settings, label)
-        self._finalizer = weakref.finalize(self, self._core.end)
+        self._finalizer = weakref.finalize(self, _end, self._core.queue, self._core.membership)
         try:
             self._link = connect_panels(self._core, strategy.client)
         except BaseException:  # an interrupt: the caller never gets this coordinator
@@ -841,6 +843,12 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
                 retire_worker(self.strategy.client, each.address)
                 return
         raise ConfigurationError(f"there is no worker {worker!r} that is ready")
+
+
+@uninterrupted  # except while it waits; also when the coordinator is collected
+def _end(queue: ClosureQueue, membership: Membership) -> None:
+    queue.close()
+    membership.close()
 
 
 def _function(fn: Any) -> Callable[..., Any]:

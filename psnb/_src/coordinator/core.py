@@ -1,9 +1,9 @@
 """CoordinatorCore: the parts of a coordinator, and what psnb itself does with them.
 
 `ClusterCoordinator` has one; to views it is a `Viewed`. The parts, and the strategy's core, may
-hold each other and be held by the event loop, but none of them holds the coordinator, so that one
-can be collected. All methods may be called from any thread, also while another one is blocked in
-``join``.
+hold each other and be held by the event loop, but none of them holds this or the coordinator, so
+that these can be collected. (Its managers, which `Saving` has, hold the coordinator.) All methods
+may be called from any thread, also while another one is blocked in ``join``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from psnb._src.cluster.resizing import cannot_add
@@ -43,6 +44,7 @@ from psnb._src.jupyter_compat import kernel_id
 from psnb._src.metrics.metric import MetricStates
 from psnb._src.monitor.display import LiveView
 from psnb._src.monitor.events import Event, EventKind
+from psnb._src.monitor.failures import FailureLog
 from psnb._src.monitor.progress_line import ProgressLine, WorkDone, wanted
 from psnb._src.monitor.protocol import CommandName, Identity
 from psnb._src.monitor.states import IDLE, RUNNING, Situation, coordinator_state
@@ -144,7 +146,9 @@ class CoordinatorCore:
         self._cancel = self.membership.cancel  # one object for all remote values
         strategy.servers.on_end = self.membership.give_up
         answer = self.queue.inbox.look
-        executor = Executor(scheduler, self.membership, strategy, records, self._note, answer)
+        # Weakly: failures are the user's, who may keep one for longer than the strategy.
+        failed = partial(_note, records.failures, self.resources, weakref.ref(strategy))
+        executor = Executor(scheduler, self.membership, strategy, records, failed, answer)
         scheduler.carry_out = executor.carry_out
         self.resources.on_change = self.membership.wake_all
         self.saving, self.live = Saving(records.events), LiveView()
@@ -179,21 +183,10 @@ class CoordinatorCore:
         )
         _labels.give_back(self.name)
 
-    @uninterrupted  # except while it waits; also when the coordinator is collected
-    def end(self) -> None:
-        """End all connections, and cancel what waits and runs."""
-        self.queue.close()
-        self.membership.close()
-
     def worker_names(self) -> set[str]:
         """Return the names of the workers that can run closures now; asks the scheduler."""
         strategy = self.strategy
         return set(strategy.closure_workers(identity(strategy.client)).values())
-
-    def _note(self, worker: str, closure: Work, error: bytes) -> None:
-        # Weakly: failures are the user's, who may keep one for longer than the strategy.
-        call = pickled_call(worker, closure, self.resources, weakref.ref(self.strategy))
-        self.records.failures.add(worker, str(closure), error, call)
 
     def schedule(
         self,
@@ -447,6 +440,17 @@ class CoordinatorCore:
         for stop in self._trainings.copy().values():
             if stop is not None:
                 stop()
+
+
+def _note(
+    failures: FailureLog,
+    resources: ResourceRegistry,
+    strategy: Callable[[], StrategyCore | None],
+    worker: str,
+    closure: Work,
+    error: bytes,
+) -> None:
+    failures.add(worker, str(closure), error, pickled_call(worker, closure, resources, strategy))
 
 
 def _ended(closures: QueueStatistics) -> int:

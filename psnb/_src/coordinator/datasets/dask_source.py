@@ -23,7 +23,7 @@ from distributed import Client, Future
 from xxhash import xxh3_64
 
 from psnb._src.client.dask_frame import frames_and_pandas
-from psnb._src.coordinator.core import CoordinatorCore
+from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
 from psnb._src.dask_compat.collections import (
     Delayed,
     compute,
@@ -46,6 +46,7 @@ from psnb._src.dask_compat.reach import (
 from psnb._src.data.block import Block, block_spec
 from psnb._src.data.nodes.partitions import Partitions, PartRange, rows_of_partition
 from psnb._src.data.spec import Spec
+from psnb._src.strategy.core import StrategyCore
 from psnb._src.utils.text import counted, error_text, shown
 from psnb._src.utils.threads import run_on_loop
 from psnb._src.worker.partitions import on_this_worker
@@ -240,8 +241,10 @@ class PartitionFeed:
 
     Parameters
     ----------
-    core : CoordinatorCore
-        Of the coordinator: knows the workers, and what is read now and next.
+    strategy : StrategyCore
+        Knows the workers.
+    leases : LeaseRegistry
+        Knows what is read now and next.
     source : DaskPartitions
         What is read.
     numbers : sequence of list of int
@@ -252,14 +255,14 @@ class PartitionFeed:
 
     def __init__(
         self,
-        core: CoordinatorCore,
+        strategy: StrategyCore,
+        leases: LeaseRegistry,
         source: DaskPartitions,
         numbers: Sequence[Sequence[int]],
         epoch: int,
     ) -> None:
-        self._strategy, self._leases, self._epoch = core.strategy, core.leases, epoch
-        self._source, self._numbers = source, numbers
-        self._client = core.strategy.client
+        self._strategy, self._leases, self._epoch = strategy, leases, epoch
+        self._source, self._numbers, self._client = source, numbers, strategy.client
         self._loop = event_loop(self._client)
         self._held: dict[int, tuple[Future, frozenset[str]]] = {}  # with the workers that may
         self._failed: set[int] = set()  # and were let go: computed again when they are leased

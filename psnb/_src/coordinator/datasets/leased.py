@@ -12,8 +12,9 @@ import numpy as np
 from psnb._src.coordinator.closures.options import WorkerPredicate
 from psnb._src.coordinator.core import CoordinatorCore
 from psnb._src.coordinator.datasets.dask_source import PartitionFeed
+from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
 from psnb._src.coordinator.scheduling.leases import Progress
-from psnb._src.coordinator.values import PerWorkerIterator, PerWorkerValues
+from psnb._src.coordinator.values import PerWorkerIterator, PerWorkerValues, ResourceRegistry
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.node import Node, nothing_in
 from psnb._src.data.nodes.shuffle import Shuffle
@@ -53,7 +54,8 @@ class LeasedIterator(PerWorkerIterator):
 
     def __init__(
         self,
-        core: CoordinatorCore,
+        resources: ResourceRegistry,
+        leases: LeaseRegistry,
         epoch: int,
         make: Callable[..., Any],
         args: tuple[Any, ...],
@@ -61,9 +63,9 @@ class LeasedIterator(PerWorkerIterator):
         length: int | None = None,
         files: Sequence[str] = (),
     ) -> None:
-        self._leases, self.epoch = core.leases, epoch
-        weakref.finalize(self, core.leases.close, epoch)
-        super().__init__(core.resources, make, (*args, epoch), spec=spec)
+        self._leases, self.epoch = leases, epoch
+        weakref.finalize(self, leases.close, epoch)
+        super().__init__(resources, make, (*args, epoch), spec=spec)
         # Whether `run_epoch` may find it over: its state was, or a call was cut short and is made
         # again, while the closures that it had scheduled have used the rest.
         self.may_be_over = self.exhausted
@@ -181,7 +183,9 @@ class LeasedDataset(Epochs[LeasedIterator]):
     def __init__(
         self, core: CoordinatorCore, whole: Dataset, splits: Sequence[Dataset], asked: int
     ) -> None:
-        self._core, self._splits = core, splits
+        # Not the core: a dataset does not keep its coordinator.
+        self._resources, self._leases, self._strategy = core.resources, core.leases, core.strategy
+        self._splits = splits
         self._whole = whole  # for its spec: the files of one split may be empty
         read = [partitions_of(split.node) for split in splits]
         self._partitions = [each for each in read if each is not None]
@@ -193,9 +197,10 @@ class LeasedDataset(Epochs[LeasedIterator]):
 
     def _begin(self, state: Mapping[str, Any] | None) -> LeasedIterator:
         order, whole = self._order(), self._whole
-        epoch = self._core.leases.open(len(self._splits), state, None, self._known, order)
+        epoch = self._leases.open(len(self._splits), state, None, self._known, order)
         begun = LeasedIterator(
-            self._core,
+            self._resources,
+            self._leases,
             epoch,
             make_leased_iterator,
             (self._on_workers,),
@@ -205,7 +210,7 @@ class LeasedDataset(Epochs[LeasedIterator]):
         )
         if self._source is not None:
             numbers = [[part.number for part in each.parts] for each in self._partitions]
-            feed = PartitionFeed(self._core, self._source, numbers, epoch)
+            feed = PartitionFeed(self._strategy, self._leases, self._source, numbers, epoch)
             weakref.finalize(begun, feed.close)
             feed.begin()
         return begun

@@ -208,7 +208,8 @@ class PartitionedDataset(DatasetInMemory, Epochs[LeasedIterator]):
         epoch = self._core.leases.open(self._partitions, state, owners, dataset)
         arguments, batches = (self._memory, self._generation, self._layout), self._batches
         make = resources.make_memory_iterator
-        return LeasedIterator(self._core, epoch, make, arguments, lambda: batches.element_spec)
+        parts = self._core.resources, self._core.leases
+        return LeasedIterator(*parts, epoch, make, arguments, lambda: batches.element_spec)
 
     def whole_splits(self) -> WholeSplits:
         """Return the partitions for closures that read one each; for psnb only."""
