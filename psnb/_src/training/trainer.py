@@ -211,9 +211,10 @@ class Trainer(FixedAttributes):
             training goes on, and it is tried again, as `CheckpointManager` says of its automatic
             ones; the last save raises.
         save_every : float or str, optional
-            Saves also in the middle of epochs, every this many seconds, or ``"5 min"``. Unless the
-            manager has ``consistent=False``, closures are held for it, so that the checkpoint is of
-            one moment: ``resume`` then continues with exactly the examples that were not used.
+            Saves also in the middle of epochs, in the background, every this many seconds, or
+            ``"5 min"``. Unless the manager has ``consistent=False``, closures are held for it, so
+            that the checkpoint is of one moment: ``resume`` then continues with exactly the
+            examples that were not used.
         save_steps : int, optional
             Likewise, every this many batches of all workers; with both, whichever comes first.
             Workers report some times a second, so a few batches more may have passed.

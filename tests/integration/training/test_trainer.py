@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,7 @@ def test_checkpoints_are_saved_every_so_many_batches(
 
     class Counting(psnb.Callback):
         def on_checkpoint(self, trainer: psnb.Trainer, path: Path) -> None:
+            assert threading.current_thread() is threading.main_thread()
             state = psnb.checkpoint.load(path).metadata
             (examples, *_) = state["part"]["numbers"].get("examples", [0])
             saved.append(1200 * state["epoch"] + float(examples))
