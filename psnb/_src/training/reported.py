@@ -21,7 +21,11 @@ class Sum(NamedTuple):
 
     def plus(self, other: Sum, sign: int = 1) -> Sum:
         """Return the sum of both, or the difference."""
-        return Sum(*(mine + sign * its for mine, its in zip(self, other, strict=True)))
+        return Sum(
+            self.total + sign * other.total,
+            self.weight + sign * other.weight,
+            self.not_finite + sign * other.not_finite,
+        )
 
 
 class Reported(NamedTuple):

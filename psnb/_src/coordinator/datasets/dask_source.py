@@ -17,7 +17,7 @@ import weakref
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from distributed import Client, Future
 from xxhash import xxh3_64
@@ -72,7 +72,7 @@ _WHAT = (
 )
 
 
-_Part = Future | Delayed
+_Part: TypeAlias = "Future | Delayed"
 """A partition: a future of a persisted collection, or what Dask computes."""
 
 

@@ -197,7 +197,7 @@ def as_they_end(
     asked: set[RemoteValue] = set()
     steps: list[StepValues] = []
 
-    def ready() -> object:
+    def ready() -> Any:
         if in_order:
             return waiting[0].ended_or_blocked()
         return bool(done) or any(each.arrived for each in steps)

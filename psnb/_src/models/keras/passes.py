@@ -73,8 +73,8 @@ class Passes:
             if self._under_way is None or self._under_way.progress().over:
                 self._under_way = iter(self._leased)
             wanted = None if steps is None else lambda waiting: count + waiting < steps
-            given = core, closure, self._under_way, (), {}
-            ended = run_epoch(*given, results=True, wanted=wanted)
+            epoch = self._under_way
+            ended = run_epoch(core, closure, epoch, (), {}, results=True, wanted=wanted)
         else:
             first = [] if self._under_way is None else [*islice(self._under_way, 1)]
             if not first:  # also where the steps of the call before have used all
