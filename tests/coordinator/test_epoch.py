@@ -22,7 +22,7 @@ class Epoch:
     count, epoch = 2, 1
 
     def __init__(self) -> None:
-        self.queue = self.membership = self.saving = self.leases = self
+        self.queue = self.membership = self.saving = self.leases = self.resources = self
         self.loop = Inline()
         self.inbox = Inbox(self.loop, nullcontext)  # type: ignore[arg-type]
         self.over = False
@@ -71,6 +71,9 @@ class Epoch:
             self.inbox.look()
 
         self.loop.do(end)
+
+    def require_own(self, values: object, what: str) -> None:
+        pass
 
     def wake(self) -> None:
         self.woken.set()

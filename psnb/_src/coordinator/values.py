@@ -335,16 +335,14 @@ def fetched(structure: Any) -> Any:
     """Replace remote and per-worker values; if one raises, the others' errors so far go with it."""
     remotes: list[RemoteValue] = []
 
-    def found(leaf: Any) -> None:
-        if isinstance(leaf, RemoteValue):
-            remotes.append(leaf)
-
     def value(leaf: Any) -> Any:
         return leaf.fetch() if isinstance(leaf, RemoteValue | PerWorkerValues) else leaf
 
     try:
         return map_structure(value, structure)
     except Exception as error:  # the closure's own, of any class
-        map_structure(found, structure)
+        map_structure(
+            lambda leaf: remotes.append(leaf) if isinstance(leaf, RemoteValue) else None, structure
+        )
         raise_together(error, remotes)
         raise

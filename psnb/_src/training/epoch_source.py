@@ -45,7 +45,7 @@ class EpochSource:
             )
         self._coordinator, self._dataset, self._files = coordinator, dataset, files
         self._source: Any = None  # `_made` is of it, and kept while it stays the same
-        self._made: Epochs[Any] | None = None
+        self._made: Epochs | None = None
         self._shuffles = 0  # how often that was shuffled
 
     def begin(self, epoch: int, state: Mapping[str, Any] | None = None) -> LeasedIterator:
@@ -76,11 +76,11 @@ class EpochSource:
         if not callable(self._dataset) and not isinstance(self._dataset, InMemoryDataset):
             self._place(self._dataset, 1)
 
-    def whole(self) -> Epochs[Any]:
+    def whole(self) -> Epochs:
         """Return the dataset as it is, for closures that read whole splits."""
         return self._place(self._dataset, 1)
 
-    def _place(self, source: Any, epoch: int, splits: int | None = None) -> Epochs[Any]:
+    def _place(self, source: Any, epoch: int, splits: int | None = None) -> Epochs:
         """Put a dataset onto the workers, unless it is there."""
         if isinstance(source, Epochs):
             return source

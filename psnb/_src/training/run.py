@@ -127,10 +127,14 @@ class TrainingRun:
         try:
             self._notify("on_begin")
             with ExitStack() as opened:
-                if self.checkpoint is not None:
-                    opened.enter_context(self.checkpoint.also_saving(self._content))
-                    self._saves = saves = self._automatic_saves(self.checkpoint)
-                    opened.enter_context(self._core.saving.training(saves))
+                if (manager := self.checkpoint) is not None:
+                    opened.enter_context(manager.also_saving(self._content))
+                    saved = 0 if self._begun is None else self._begun.progress().visits
+                    when = time.monotonic(), self._batches() + saved
+                    schedule = SaveSchedule(self.save_every, self.save_steps, *when)
+                    how = self._batches, manager.save_timeout, self._note_saved
+                    self._saves = Saves(manager, schedule, *how)
+                    opened.enter_context(self._core.saving.training(self._saves))
                 stop = partial(self.stop, "stopped by a view")
                 opened.enter_context(self._core.training(self._clock, stop))
                 opened.enter_context(self._core.progress(self.progress, self._share))
@@ -152,12 +156,6 @@ class TrainingRun:
             waits = coordinator.statistics().starved
             print(coordinator.phases(), coordinator.stages(), waits, sep="\n\n")  # noqa: T201
         return self.history()
-
-    def _automatic_saves(self, manager: CheckpointManager) -> Saves:
-        begun = 0 if self._begun is None else self._begun.progress().visits  # that was saved
-        now, step = time.monotonic(), self._batches() + begun
-        schedule = SaveSchedule(self.save_every, self.save_steps, now, step)
-        return Saves(manager, schedule, self._batches, manager.save_timeout, self._note_saved)
 
     def history(self) -> TrainingHistory:
         """Return what came out of it so far."""

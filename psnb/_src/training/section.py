@@ -116,6 +116,7 @@ class Section(DeviceWorker):
                 f"{mode!r}"
             )
         core, rounds = coordinator_core(coordinator), isinstance(mode, Sync)
+        core.resources.require_own((iterator,), "the iterator")
         pipeline = _Pipeline(coordinator, self.stages, iterator, rounds)
 
         def fill(waiting: list[RemoteValue]) -> bool:

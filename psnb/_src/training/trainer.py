@@ -479,7 +479,7 @@ class Trainer(FixedAttributes):
 
         return evaluate
 
-    def _mapped(self, function: Callable[..., Any], dataset: Epochs[Any]) -> list[Any]:
+    def _mapped(self, function: Callable[..., Any], dataset: Epochs) -> list[Any]:
         core = coordinator_core(self.coordinator)
         return map_splits(core, function, dataset.whole_splits(), self._progress)
 

@@ -92,7 +92,11 @@ class DependencyFingerprint:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.imported: dict[tuple[str, str], CodeType] = {}
-        self._function = _weakly(function)
+        self._function: Callable[[], Any]
+        try:
+            self._function = weakref.ref(function)
+        except TypeError:  # no registry keeps it, either
+            self._function = lambda: function
         self._parts: list[_Parts] = []
         self._bytes: list[tuple[int, int, bytes]] = []  # of arrays: where they are, and what
         # Two things have the same id only if they live at the same time.
@@ -221,13 +225,6 @@ def _reads_of_function(function: FunctionType) -> list[Read]:
 
 def _code_among(names: list[str], scope: dict[str, Any]) -> list[str]:
     return [each for each in names if isinstance(scope.get(each), FunctionType | type | ModuleType)]
-
-
-def _weakly(value: Any) -> Callable[[], Any]:
-    try:
-        return weakref.ref(value)
-    except TypeError:  # no registry keeps it, either
-        return lambda: value
 
 
 def _parts_of_function(names: list[str], function: FunctionType) -> Iterable[object]:

@@ -87,8 +87,6 @@ class DaskPartitions:
         Which columns of tables.
     known : Spec
         That of the rows, if it is known.
-    wanted : sequence of distributed.Future
-        What the collection is made of that lives on a cluster.
     frame : dask.dataframe.DataFrame or Series, optional
         The collection, if it is one of these.
     """
@@ -98,12 +96,14 @@ class DaskPartitions:
         partitions: Sequence[_Part],
         columns: list[str] | None,
         known: Spec,
-        wanted: Sequence[Future],
         frame: Any = None,
     ) -> None:
         self.partitions, self._columns, self._known = tuple(partitions), columns, known
         self.frame = frame
-        self._wanted = tuple(wanted)
+        delayed = [each for each in partitions if not isinstance(each, Future)]
+        # What it is made of that lives on a cluster.
+        self._wanted = [each for each in partitions if isinstance(each, Future)]
+        self._wanted += futures_of(delayed) if delayed else []
 
     def __reduce__(self) -> tuple[Any, ...]:
         return on_this_worker, (self.keys, self._columns, self._known)
@@ -149,12 +149,6 @@ class DaskPartitions:
                     "or cancelled, or the cluster was restarted. Persist it again"
                 )
 
-    def submit(self, client: Client, numbers: Sequence[int], workers: list[str]) -> list[Future]:
-        """Have Dask compute partitions on some workers."""
-        delayed = [self.partitions[number] for number in numbers]
-        futures: list[Future] = client.compute(delayed, workers=workers, allow_other_workers=False)
-        return futures
-
 
 def partitions_of(collection: Any, columns: Sequence[str] | None) -> Partitions:
     """Return the node that reads a Dask collection; see `Dataset.from_dask`."""
@@ -163,7 +157,7 @@ def partitions_of(collection: Any, columns: Sequence[str] | None) -> Partitions:
     wanted = None if columns is None else list(columns)
     found, known = _found(collection, wanted)
     frame = None if empty_frame(collection) is None else collection
-    source = DaskPartitions(found, wanted, known, _futures(found), frame)
+    source = DaskPartitions(found, wanted, known, frame)
     if not found:
         raise ConfigurationError(f"{_WHAT}; this has no partition")
     if not source.persisted:
@@ -209,13 +203,6 @@ def _singles(several: Sequence[_Part]) -> list[_Part]:
     delayed = with_own_tasks(each for each, held in zip(several, kept, strict=True) if held is None)
     others = iter(delayed)
     return [next(others) if held is None else held[0] for held in kept]
-
-
-def _futures(found: Sequence[_Part]) -> list[Future]:
-    """Return what partitions are, or are made of, that lives on a cluster."""
-    delayed = [each for each in found if not isinstance(each, Future)]
-    several = [each for each in found if isinstance(each, Future)]
-    return several + list(futures_of(delayed)) if delayed else several
 
 
 _LOOKED_AT = 20
@@ -321,8 +308,9 @@ class PartitionFeed:
         new = [number for number in needed if number not in self._held.keys() | self._failed]
         if new and workers:
             await asyncio.sleep(0)  # Dask hears first of what was released
-            submit = partial(self._source.submit, self._client, new, sorted(workers))
-            futures = await offload(submit)
+            parts = [self._source.partitions[number] for number in new]
+            where: dict[str, Any] = {"workers": sorted(workers), "allow_other_workers": False}
+            futures = await offload(partial(self._client.compute, parts, **where))
             self._held |= {n: (each, workers) for n, each in zip(new, futures, strict=True)}
 
     def _needed(self, ahead: int) -> dict[int, None]:

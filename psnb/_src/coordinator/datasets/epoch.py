@@ -88,6 +88,7 @@ def run_epoch(
     watch : callable
         Called each time that closures have ended, and ten times a second. What it raises ends this.
     """
+    core.resources.require_own((iterator,), "the iterator")
     leases, round_size = core.leases, core.leases.round_size
     steps = 1 if round_size or wanted else _MOST_RESULTS if results else _MOST_STEPS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -122,18 +122,15 @@ class LeasedIterator(PerWorkerIterator):
         return self.progress().over
 
 
-Epoch = TypeVar("Epoch", bound=LeasedIterator)
-
-
-class Epochs(ABC, Generic[Epoch]):
+class Epochs(ABC):
     """Base of datasets that are read by leases; ``iter`` of one begins an epoch."""
 
-    _latest: Epoch | None = None
+    _latest: LeasedIterator | None = None
 
-    def __iter__(self) -> Epoch:
+    def __iter__(self) -> LeasedIterator:
         return self.iterator()
 
-    def iterator(self, state: Mapping[str, Any] | None = None) -> Epoch:
+    def iterator(self, state: Mapping[str, Any] | None = None) -> LeasedIterator:
         """Begin an epoch, or go on with one, also one of another notebook with the same dataset.
 
         Parameters
@@ -170,11 +167,11 @@ class Epochs(ABC, Generic[Epoch]):
         """Return the splits for closures that read one each; for psnb only."""
 
     @abstractmethod
-    def _begin(self, state: Mapping[str, Any] | None) -> Epoch:
+    def _begin(self, state: Mapping[str, Any] | None) -> LeasedIterator:
         """Return the iterator of an epoch."""
 
 
-class LeasedDataset(Epochs[LeasedIterator]):
+class LeasedDataset(Epochs):
     """A dataset whose parts workers lease; ``iter`` of it begins an epoch.
 
     Thread-safe.
@@ -234,10 +231,8 @@ class LeasedDataset(Epochs[LeasedIterator]):
         Otherwise it would be let go, and computed again, between any two of them.
         """
         first = [each.parts[0].number for each in self._partitions]
-        places = {
-            number: place
-            for place, number in enumerate(dict.fromkeys(map(first.__getitem__, order)))
-        }
+        distinct = list(dict.fromkeys(first[split] for split in order))
+        places = dict(zip(distinct, range(len(distinct)), strict=True))
         return sorted(order, key=lambda split: places[first[split]])
 
     @property

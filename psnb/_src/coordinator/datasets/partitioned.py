@@ -154,7 +154,7 @@ class _LoadInProgress:
         give_up(self._core, [self._anyone], self._remotes, "the dataset is not loaded any more")
 
 
-class PartitionedDataset(DatasetInMemory, Epochs[LeasedIterator]):
+class PartitionedDataset(DatasetInMemory, Epochs):
     """An `InMemoryDataset` on the workers; ``iter`` of it begins an epoch.
 
     `ClusterCoordinator.create_per_worker_dataset` returns it. In an epoch every worker leases the
