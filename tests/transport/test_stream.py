@@ -398,8 +398,10 @@ def test_a_message_of_another_kind_breaks_the_connection(kind: type) -> None:
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_a_side_that_cannot_unpickle_does_not_wait_for_one_that_stays(
-    address: str,
+    address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(stream_module, "_HANG_UP_TIMEOUT", 0.05)
+
     async def run() -> None:
         leave = asyncio.Event()
 
@@ -411,7 +413,7 @@ def test_a_side_that_cannot_unpickle_does_not_wait_for_one_that_stays(
 
         async with listen(address, staying) as listener:  # type: ignore[attr-defined]
             comm = await connect(listener.contact_address)
-            stream = message_stream(comm, hang_up_timeout=0.05)
+            stream = message_stream(comm)
             async with asyncio.timeout(10):
                 with pytest.raises(UnreadableError, match="'no_such_module'"):
                     await stream.receive(object)

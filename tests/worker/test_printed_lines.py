@@ -99,8 +99,8 @@ def test_beyond_a_rate_lines_are_left_out_and_counted() -> None:
     now[0] += 3 / LINES_PER_SECOND
     assert throttle.admit(["a"]) == ["... 8 lines were left out, as there were too many", "a"]
     assert throttle.admit(["b", "c", "d"]) == ["b", "c"]
-    assert throttle.left_out() == ["... 1 lines were left out, as there were too many"]
-    assert throttle.left_out() == []
+    assert throttle.admit([], last=True) == ["... 1 lines were left out, as there were too many"]
+    assert throttle.admit([], last=True) == []
 
 
 def test_the_number_left_out_is_printed_when_the_closure_ends() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 
 from psnb._src.protocol.lost_shards import completed
-from psnb._src.protocol.packing import PROTOCOL, _shortened
+from psnb._src.protocol.packing import PROTOCOL
 from psnb._src.protocol.remote_traceback import NOWHERE, RemoteTraceback
 from psnb._src.utils.text import error_text, is_interrupt, text_of, truncate
 from psnb._src.utils.tracebacks import causes, hide_internal_frames
@@ -76,7 +76,9 @@ def _pickled(error: BaseException) -> bytes:
         # Many exceptions pickle, but do not come back, or take nothing that is said about them.
         pickle.loads(packed).add_note("")
     except BaseException:  # again: its class, or an attribute's, may raise anything
-        substitute = ClosureError(f"{type(error).__qualname__}: {_shortened(error, 500)}")
+        substitute = ClosureError(
+            f"{type(error).__qualname__}: {truncate(text_of(error, repr), 500)}"
+        )
         packed = cloudpickle.dumps(substitute, protocol=PROTOCOL)
     return packed
 

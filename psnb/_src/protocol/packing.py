@@ -21,7 +21,7 @@ import cloudpickle
 from psnb._src.protocol.left_behind import left_behind
 from psnb._src.protocol.notebook_only import NotebookOnly, why_here
 from psnb._src.protocol.pytree_classes import with_registration
-from psnb._src.utils.text import error_text, is_interrupt, text_of
+from psnb._src.utils.text import error_text, is_interrupt, shown, text_of
 from psnb._src.utils.tracebacks import users_level
 from psnb.errors import EndOfDataWarning, InternalError, SerializationError
 
@@ -202,7 +202,7 @@ def dumps(
         path, culprit = _find_culprit(value, parts, None if inputs is None else [], reduced)
         why = why_here(culprit)
         raise SerializationError(
-            f"{what} cannot be pickled: {path or 'it'} is {_shortened(culprit)}"
+            f"{what} cannot be pickled: {path or 'it'} is {shown(culprit)}"
             + (f": {why}" if why else f" ({error_text(error)}). {_TRAVELS}")
         ) from error
     return buffer.getvalue()
@@ -225,16 +225,10 @@ def loads(
     return _Unpickler(data, resolve, inputs).load()
 
 
-def _shortened(value: object, limit: int = 100) -> str:
-    text = text_of(value, repr)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
-
-
 def shorten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Return the arguments of a call as a short text, for messages."""
-    parts = [_shortened(a, 60) for a in args]
-    parts += [f"{name}={_shortened(value, 60)}" for name, value in kwargs.items()]
-    text = " ".join(", ".join(parts).split())  # arrays have lines
+    parts = [*map(shown, args), *(f"{name}={shown(value)}" for name, value in kwargs.items())]
+    text = ", ".join(parts)
     return text if len(text) <= 300 else text[:297] + "..."
 
 

@@ -43,6 +43,8 @@ _HEAD = struct.Struct("<II?")
 _BLOCK = struct.Struct("<QQQQ")  # a frame that is in shared memory: number, fd, capacity, size
 _SHARED = 1 << 63  # marks the length of such a frame
 _CHUNK = 1 << 16
+_HANG_UP_TIMEOUT = 1.0
+"""Seconds in which the other side, informed that its message cannot be read, should hang up."""
 _SMALL = 1 << 16
 """Frames below this are copied together, larger ones are handed to the socket as they are. A step
 of a model with 50 tables sends a hundred: one by one, they took a millisecond of system calls."""
@@ -80,12 +82,10 @@ class MessageStream(ABC):
     ----------
     comm : distributed.comm.Comm
         Open.
-    hang_up_timeout : float
-        Seconds in which the other side, informed that its message cannot be read, should hang up.
     """
 
-    def __init__(self, comm: Comm, hang_up_timeout: float) -> None:
-        self._comm, self._hang_up_timeout = comm, hang_up_timeout
+    def __init__(self, comm: Comm) -> None:
+        self._comm = comm
 
     def send(self, message: Any, *, later: bool = False) -> None:
         """Send a message as it is now; any thread that no signal interrupts.
@@ -153,7 +153,7 @@ class MessageStream(ABC):
             self._send([b"", text.encode()], later=False)
             # Hanging up first might overtake it.
             with contextlib.suppress(OSError):
-                async with asyncio.timeout(self._hang_up_timeout):
+                async with asyncio.timeout(_HANG_UP_TIMEOUT):
                     while True:
                         await self._receive()
             raise UnreadableError(text) from error
@@ -203,8 +203,8 @@ class _SocketStream(MessageStream):
     together, and each large one.
     """
 
-    def __init__(self, comm: Comm, hang_up_timeout: float, stream: IOStream) -> None:
-        super().__init__(comm, hang_up_timeout)
+    def __init__(self, comm: Comm, stream: IOStream) -> None:
+        super().__init__(comm)
         self._stream = stream
         self._chunk = bytearray(_CHUNK)
         self._read = bytearray()
@@ -445,8 +445,8 @@ def _lasting(frame: Any) -> bytes | memoryview:
 class _CommStream(MessageStream):
     """The same frames as one Dask message."""
 
-    def __init__(self, comm: Comm, hang_up_timeout: float) -> None:
-        super().__init__(comm, hang_up_timeout)
+    def __init__(self, comm: Comm) -> None:
+        super().__init__(comm)
         self._loop = asyncio.get_running_loop()
         self._outgoing: asyncio.Queue[list[bytes]] = asyncio.Queue()
         self._writer = asyncio.create_task(self._write(), name="psnb stream writer")
@@ -474,9 +474,7 @@ class _CommStream(MessageStream):
             self._comm.abort()  # `receive` raises it
 
 
-def message_stream(comm: Comm, hang_up_timeout: float = 1.0) -> MessageStream:
+def message_stream(comm: Comm) -> MessageStream:
     """Take over a connection; both sides must do so, after the same Dask message."""
     stream = socket_stream(comm)
-    if stream is None:
-        return _CommStream(comm, hang_up_timeout)
-    return _SocketStream(comm, hang_up_timeout, stream)
+    return _CommStream(comm) if stream is None else _SocketStream(comm, stream)

@@ -32,13 +32,13 @@ def integer(what: str, value: Any, least: int | None, most: int | None = None) -
         If it is not a whole number, or not within these bounds.
     """
     bounds = f"{least} or more" if most is None else f"{least} to {most}"
-    if not is_integer(value):
+    if is_integer(value):
+        number = operator.index(value)
+        if (least is None or number >= least) and (most is None or number <= most):
+            return number
+    else:
         bounds = "a whole number" if least is None else f"{bounds} and whole"
-        raise ConfigurationError(f"{what} must be {bounds}, found {shown(value)}")
-    number = operator.index(value)
-    if (least is not None and number < least) or (most is not None and number > most):
-        raise ConfigurationError(f"{what} must be {bounds}, found {shown(value)}")
-    return number
+    raise ConfigurationError(f"{what} must be {bounds}, found {shown(value)}")
 
 
 def is_integer(value: Any) -> bool:

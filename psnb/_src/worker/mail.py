@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
-from weakref import WeakMethod
+from weakref import WeakValueDictionary
 
 from distributed import Worker
 
 from psnb._src.dask_compat.reach import ask, event_loop, give_back_connection, offload, pool_of
+from psnb._src.data.memory.memory import Memory
 from psnb._src.transport.connecting import connect
 from psnb.errors import WorkerLostError
 
@@ -37,32 +37,25 @@ class PeerMessages:
     ----------
     worker : distributed.Worker
         The Dask worker.
+
+    Attributes
+    ----------
+    receivers : mapping of str to Memory
+        Take the messages to a name, for as long as they live; in any thread.
     """
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self._loop = event_loop(worker)
-        # Held weakly: a receiver goes with the session that it belongs to. Each operation on a dict
-        # is atomic.
-        self._receivers: dict[str, WeakMethod[Callable[[bytes], None]]] = {}
-
-    def receive_as(self, name: str, method: Callable[[bytes], None]) -> None:
-        """Give the messages to a name to a method, for as long as its object lives.
-
-        The method may be called by any thread.
-        """
-        for other, found in list(self._receivers.items()):
-            if found() is None:
-                self._receivers.pop(other, None)
-        self._receivers[name] = WeakMethod(method)
+        # A receiver goes with the session that it belongs to.
+        self.receivers: WeakValueDictionary[str, Memory] = WeakValueDictionary()
 
     async def handle(self, name: str, data: bytes) -> bool:
         """Process a message; False if there is no receiver. Called by Dask."""
-        found = self._receivers.get(name)
-        method = None if found is None else found()
-        if method is None:
+        receiver = self.receivers.get(name)
+        if receiver is None:
             return False
-        await offload(method, data)
+        await offload(receiver.receive, data)
         return True
 
     def send(self, address: str, name: str, data: bytes) -> Future[bool]:

@@ -52,8 +52,11 @@ class Throttle:
         self._room, self._since = float(MOST_LINES), clock()
         self.unsaid = 0
 
-    def admit(self, lines: list[str]) -> list[str]:
-        """Return the lines that may be printed, after one that counts those left out before."""
+    def admit(self, lines: list[str], *, last: bool = False) -> list[str]:
+        """Return the lines that may be printed, after one that counts those left out before.
+
+        If they are the ``last``, those left out of them are counted, too.
+        """
         with self._lock:
             now = self._clock()
             self._room += (now - self._since) * LINES_PER_SECOND
@@ -62,12 +65,7 @@ class Throttle:
             self._room -= len(admitted)
             before = self._left_out_line() if admitted else []
             self.unsaid += len(lines) - len(admitted)
-            return before + admitted
-
-    def left_out(self) -> list[str]:
-        """Return the line that counts those left out, if there are any."""
-        with self._lock:
-            return self._left_out_line()
+            return before + admitted + (self._left_out_line() if last else [])
 
     def _left_out_line(self) -> list[str]:
         count, self.unsaid = self.unsaid, 0
@@ -127,7 +125,7 @@ class PrintedLines:
         rest = self._begun.text
         if rest or self._throttle.unsaid:  # most closures print nothing
             self._begun.text = ""
-            self._put([*(self._throttle.admit([rest]) if rest else ()), *self._throttle.left_out()])
+            self._put(self._throttle.admit([rest] if rest else [], last=True))
 
     def _put(self, lines: list[str]) -> None:
         context = context_here()

@@ -56,25 +56,21 @@ class SharedIterator(SaysWhatToUse):
         try:
             with self._lock:
                 element = next(self._iterator)
-                if not isinstance(self._iterator, DatasetIterator):
+                if isinstance(self._iterator, DatasetIterator):
+                    latest = self._iterator.latest()
+                else:
                     element = owned(element)  # it may be filled anew for another thread
+                    latest = f"element {self._taken}"
                 self._taken += 1
-                if mine is not None:
-                    mine.latest = self._latest()
         except StopIteration:
             if mine is not None:
                 mine.ended = True
                 mine.taken.end(self)
             raise
         if mine is not None:
+            mine.latest = f"{latest} of this worker's dataset"
             mine.taken.add(self, element)
         return element
-
-    def _latest(self) -> str:
-        found = f"element {self._taken - 1}"
-        if isinstance(self._iterator, DatasetIterator):
-            found = self._iterator.latest()
-        return f"{found} of this worker's dataset"
 
 
 _NO_ELEMENTS = (
@@ -95,19 +91,14 @@ class WorkerDataset:
     Parameters
     ----------
     dataset : iterable
-        What there is.
+        What there is; psnb itself finds it as ``whole``.
     """
 
     def __init__(self, dataset: Any) -> None:
-        self.__dataset = dataset
-
-    @property
-    def whole(self) -> Any:
-        """The dataset itself; for psnb only."""
-        return self.__dataset
+        self.whole = dataset
 
     def __repr__(self) -> str:
-        return f"<{type(self.__dataset).__name__} of this worker>"
+        return f"<{type(self.whole).__name__} of this worker>"
 
     def __iter__(self) -> NoReturn:
         raise ConfigurationError(_NO_ELEMENTS)
@@ -274,7 +265,7 @@ def make_worker_memory(
     granted = memory_limit(worker) or psutil.virtual_memory().total // context.num_workers
     arguments = sources, seed, batch_size, limit or granted // 2, worker.local_directory
     memory = Memory(*arguments, worker.address, partial(Sender, mail, name))
-    mail.receive_as(name, memory.receive)
+    mail.receivers[name] = memory
     return memory
 
 
