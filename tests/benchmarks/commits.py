@@ -42,7 +42,7 @@ def rates(
     def apart() -> None:
         requests = []
         for variable in (first, second):
-            (to,) = variable._shards._shards
+            (to,) = variable._shards.parts
             commit = Commit(f"process {uuid.uuid4().hex}", 0, shards=(to.shard,))
             parts = {to.shard.number: Part([OnTable(to.table, AddValues(one.copy()))])}
             requests.append(Request(to.shard, CommitParts(commit, parts)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.server.tables.states import SavedShard
+from psnb._src.server.tables.checks import SavedShard
 from psnb.errors import InvalidArrayError
 from tests.checkpoint.saved import InHand
 

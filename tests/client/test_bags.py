@@ -177,7 +177,13 @@ def test_a_closure_sees_the_bags_that_it_has_pushed() -> None:
         ([1, 10], [0], {}, IdOutOfRangeError, "found id 10"),
         ([1, 2], [0], {"weights": [1.0]}, InvalidArrayError, r"expected weights of shape \(2,\)"),
         ([1], [0], {"weights": [1.0], "combiner": "max"}, InvalidArrayError, "takes no weights"),
-        ([1], [0], {"combiner": "avg"}, ConfigurationError, "combiner must be one of 'mean'"),
+        (
+            [1],
+            [0],
+            {"combiner": "avg"},
+            ConfigurationError,
+            "combiner must be 'mean', 'sum', 'sqrtn' or 'max'",
+        ),
     ],
 )
 def test_bad_bags_are_refused_before_anything_is_sent(

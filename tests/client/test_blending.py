@@ -9,7 +9,7 @@ import pytest
 
 import psnb
 from psnb._src.client.dense_shards import Blend
-from psnb._src.client.local.accumulated import accumulating
+from psnb._src.client.local.downpour import accumulating
 from psnb._src.client.updates import Round, Updates, buffered
 from psnb._src.client.variable import Variable
 from psnb._src.server.commit_log import Commit

@@ -144,7 +144,7 @@ def test_large_arrays_go_through_shared_memory_where_it_is_wanted(
 ) -> None:
     v = strategy.variable(np.zeros(100_000))
     v.read()
-    mapped = [each._stream._mapped for each in strategy._core.server_client._open.values()]  # type: ignore[attr-defined]
+    mapped = [each.stream._mapped for each in strategy._core.server_client._open.values()]  # type: ignore[attr-defined]
     assert any(each is not None and each._maps for each in mapped) is shared_memory
 
 
@@ -229,7 +229,7 @@ def test_bug_in_an_operation_is_an_internal_error_that_says_where(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
     v = strategy.variable([1.0, 2.0], name="v")
-    wrong = Request(v._shards._shards[0].shard, OnTable("v", SkipUpdates("two")))  # type: ignore[arg-type]
+    wrong = Request(v._shards.parts[0].shard, OnTable("v", SkipUpdates("two")))  # type: ignore[arg-type]
     with pytest.raises(InternalError, match=r"SkipUpdates of 'v' on .*TypeError"):
         strategy._core.server_client.call([wrong])
     assert v.read().tolist() == [1, 2]
@@ -239,7 +239,7 @@ def test_one_failed_request_leaves_the_connection_in_order(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
     v = strategy.variable(7.0, name="v")
-    good = Request(v._shards._shards[0].shard, OnTable("v", ReadValues()))
+    good = Request(v._shards.parts[0].shard, OnTable("v", ReadValues()))
     with pytest.raises(InternalError):
         strategy._core.server_client.call([good, request(strategy, UNKNOWN), good])
     assert v.read() == 7
@@ -263,9 +263,9 @@ class Noting(CommServerClient):
         super().__init__(loop, ConnectionPool(), nowhere(), look_again=look_again)
         self.waits = threading.Event()
 
-    def _wait(self, batch: RequestBatch) -> None:
+    def _begin(self, batch: RequestBatch) -> None:
+        super()._begin(batch)
         self.waits.set()
-        super()._wait(batch)
 
 
 @pytest.fixture
@@ -368,7 +368,7 @@ def test_a_commit_that_may_wait_is_held_back_until_something_is_sent(
     told, part = queue.SimpleQueue[Any](), Part([OnTable("v", AddValues(np.ones(1)))])
     transport.commit_soon(Commit("w", 1, shards=(shard,)), {shard: part}, told.put, later=True)
     connection = transport._open[server.address]
-    wait_until(lambda: connection._stream._waiting, "it is held back")  # type: ignore[attr-defined]
+    wait_until(lambda: connection.stream._waiting, "it is held back")  # type: ignore[attr-defined]
     assert told.empty()
     match sent_by:
         case "the next request":

@@ -6,11 +6,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 
+from psnb._src.client.arguments import checked_ids
 from psnb._src.client.ids import Ids, SeenIds
 from psnb.errors import IdOutOfRangeError
 
 DIM = 3
+
+
+def ids_of(given: ArrayLike, padding: int | None = None) -> Ids:
+    return Ids(checked_ids(given, "e", None), padding)
 
 
 def table(rows: int) -> np.ndarray:
@@ -23,7 +29,7 @@ def table(rows: int) -> np.ndarray:
     padding=st.sampled_from([None, 0, 3]),
 )
 def test_rows_of_what_is_asked_become_rows_of_all(ids: list[int], padding: int | None) -> None:
-    of_ids = Ids(ids, "e", 6, padding)
+    of_ids = ids_of(ids, padding)
     found = of_ids.spread(table(6)[of_ids.asked.astype(int)])
     expected = table(6)[np.array(ids, int)]
     if padding is not None:
@@ -32,14 +38,14 @@ def test_rows_of_what_is_asked_become_rows_of_all(ids: list[int], padding: int |
 
 
 def test_ids_of_any_shape_give_rows_of_that_shape() -> None:
-    assert Ids([[1, 2], [2, 1]], "e", 6, None).spread(table(4)).shape == (2, 2, DIM)
-    assert Ids(4, "e", 6, None).spread(table(1)).shape == (DIM,)
-    assert Ids(np.zeros((0, 7), int), "e", 6, None).spread(table(0)).shape == (0, 7, DIM)
+    assert ids_of([[1, 2], [2, 1]]).spread(table(4)).shape == (2, 2, DIM)
+    assert ids_of(4).spread(table(1)).shape == (DIM,)
+    assert ids_of(np.zeros((0, 7), int)).spread(table(0)).shape == (0, 7, DIM)
 
 
 def test_few_ids_or_ids_that_hardly_repeat_are_asked_for_as_they_are() -> None:
     for ids in ([1, 1, 1], np.arange(5000)):
-        assert Ids(ids, "e", None, None).asked.tolist() == list(ids)
+        assert ids_of(ids).asked.tolist() == list(ids)
 
 
 def test_the_same_object_is_looked_through_once() -> None:

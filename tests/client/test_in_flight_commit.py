@@ -29,8 +29,8 @@ class InFlight(CommServerClient):
     def __init__(self, together: bool = True) -> None:
         self.outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.sent: list[RequestBatch] = []
-        self._open, self._batches, self._unattended = {"here": self}, set(), {}  # type: ignore[dict-item]
-        self._looks_after, self._all_together = True, together
+        self._open, self._batches = {"here": self}, {}  # type: ignore[dict-item]
+        self._all_together = together
 
     def begin(self) -> None:
         self.commit_soon(Commit("a", 7, shards=SHARDS), PARTS, self.outcomes.put)
@@ -49,6 +49,7 @@ class InFlight(CommServerClient):
 
     def _begin(self, batch: RequestBatch) -> None:
         self.sent.append(batch)
+        self._batches[batch] = 0.0
 
     def attempt(self, requests: Any) -> list[Any]:
         return [3] * len(requests)
@@ -66,7 +67,6 @@ def test_the_answer_is_the_outcome() -> None:
     client.answer(5)
     assert client.outcomes.get_nowait() == 5
     assert not client._batches
-    assert not client._unattended
 
 
 @pytest.mark.parametrize(

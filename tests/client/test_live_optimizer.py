@@ -8,8 +8,9 @@ import cloudpickle
 import numpy as np
 import pytest
 
+from psnb._src.client.arguments import NonFinite
 from psnb._src.client.embedding import Embedding
-from psnb._src.client.live_optimizer import LiveOptimizer
+from psnb._src.client.parameter_shards import LiveOptimizer, ParameterShards
 from psnb._src.client.requests import Request
 from psnb._src.client.variable import Variable
 from psnb._src.server.optimizer import Optimizer
@@ -143,7 +144,9 @@ class Gone:
 
 
 def test_it_can_be_shown_when_its_servers_are_gone() -> None:
-    optimizer = LiveOptimizer(SGD(1.0), "v", [(InProcess(1).shards[0], "v")], Gone(), True)  # type: ignore[arg-type]
+    tables = [(InProcess(1).shards[0], "v")]
+    shards = ParameterShards("v", SGD(1.0), tables, Gone(), NonFinite.REFUSE)  # type: ignore[arg-type]
+    optimizer = LiveOptimizer(shards)
     assert "'v', out of reach; made as SGD(" in repr(optimizer)
     with pytest.raises(ServerLostError):
         _ = optimizer.learning_rate

@@ -13,9 +13,8 @@ from psnb._src.client.embedding import EmbeddingStatistics
 from psnb._src.client.updates import Updates, buffered
 from psnb._src.server.optimizers import SGD, Adagrad
 from psnb._src.server.tables.admission import CountFilter, Probability
-from psnb._src.server.tables.checks import forms
+from psnb._src.server.tables.checks import SavedShard, forms
 from psnb._src.server.tables.row_use import CtrAccessor
-from psnb._src.server.tables.states import SavedShard
 from psnb.errors import ConfigurationError, InvalidArrayError
 from tests.client.in_process import DIM, SHARDS, InProcess, embedding
 from tests.client.test_updates import commit

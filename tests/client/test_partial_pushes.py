@@ -12,7 +12,7 @@ import pytest
 import psnb
 from psnb._src.client.dense_shards import Blend, PartialGradient
 from psnb._src.client.handles import shards_of
-from psnb._src.client.local.accumulated import accumulating
+from psnb._src.client.local.downpour import accumulating
 from psnb._src.client.updates import Updates, buffered
 from psnb._src.client.variable import Variable
 from psnb._src.server.commit_log import Commit

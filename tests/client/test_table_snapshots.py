@@ -16,7 +16,7 @@ from psnb._src.client.handles import shards_of
 from psnb._src.client.requests import Request
 from psnb._src.client.snapshots import TableSnapshots, prepare_snapshots
 from psnb._src.placement.layout import ServerAddress, ShardId
-from psnb._src.server import preallocated
+from psnb._src.server import snapshots
 from psnb._src.server.operations import (
     AskWriting,
     EndWriting,
@@ -25,7 +25,7 @@ from psnb._src.server.operations import (
     WritingProgress,
 )
 from psnb._src.server.optimizers import SGD
-from psnb._src.server.preallocated import CHUNK
+from psnb._src.server.snapshots import CHUNK
 from psnb.errors import CheckpointError, ServerLostError, ServerUnresponsiveError
 from tests.client.in_process import InProcess, embedding, variable
 from tests.conftest import DEADLINE
@@ -88,7 +88,7 @@ def test_servers_make_memory_ready_for_what_they_have(servers: Scripted) -> None
     v = variable(np.zeros(3 * CHUNK // 8), 3, SGD(1.0), servers, name="v")
     prepare_snapshots(servers, servers.servers)
     made = TableSnapshots(servers, {"v": shards_of(v)}, lambda: servers.servers)
-    with patch.object(preallocated, "_chunk") as new:
+    with patch.object(snapshots, "_chunk") as new:
         v.assign(np.ones(3 * CHUNK // 8))
         assert not new.called
     made.close()

@@ -47,7 +47,7 @@ def test_a_request_that_the_server_cannot_unpickle_is_the_callers(
     strategy: psnb.ParameterServerStrategy, operation: type[GatherRows | AssignValues]
 ) -> None:
     v = strategy.variable([1.0, 2.0], name="v")
-    request = Request(v._shards._shards[0].shard, OnTable("v", operation(Unreadable())))
+    request = Request(v._shards.parts[0].shard, OnTable("v", operation(Unreadable())))
     with (
         at_once(),
         pytest.raises(SerializationError, match=rf"{operation.__name__} of 'v'.*{MISSING}"),
@@ -60,7 +60,7 @@ def test_other_calls_on_that_connection_fail_with_it_and_do_not_wait(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
     v = strategy.variable([1.0, 2.0], name="v")
-    server = v._shards._shards[0].shard
+    server = v._shards.parts[0].shard
     ok = Request(server, OnTable("v", ReadValues()))
     with at_once(), pytest.raises(SerializationError, match=MISSING):
         strategy._core.server_client.call(

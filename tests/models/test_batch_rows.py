@@ -161,4 +161,4 @@ def test_the_key_of_a_parameter_is_that_of_handles_that_have_travelled() -> None
     strategy = InProcessStrategy()
     a, b = table(strategy, "a"), table(strategy, "b")
     travelled = pickle.loads(pickle.dumps(a))
-    assert shards_of(travelled).key == shards_of(a).key != shards_of(b).key
+    assert shards_of(travelled).tables == shards_of(a).tables != shards_of(b).tables

@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.server import preallocated
+from psnb._src.server import snapshots
 from psnb._src.server.making import build
 from psnb._src.server.memory import Promise, no_memory, refusal
 from psnb._src.server.messages import ServerRequest, number_in
 from psnb._src.server.operations import CreateDense, CreateSparse, EndRound, OnShard, SquareNorms
 from psnb._src.server.optimizers import SGD, Adam
-from psnb._src.server.preallocated import PreallocatedPages
 from psnb._src.server.shard import ParameterShard
-from psnb._src.server.snapshots import OpenSnapshots
+from psnb._src.server.snapshots import OpenSnapshots, PreallocatedPages
 from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.admission import CountFilter, Probability
 from psnb._src.server.tables.changed_rows import ChangedRows
@@ -465,7 +464,7 @@ CHANGES: dict[str, TableWrite] = {
 def test_a_snapshot_without_memory_ends_and_the_table_changes(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table, open_snapshots = watched(kind), OpenSnapshots(NO_THREADS)
+    table, open_snapshots = watched(kind), OpenSnapshots(PreallocatedPages(NO_THREADS))
     name = open_snapshots.begin("s", table, None).snapshot
     with monkeypatch.context() as patch:
         patch.setattr(type(open_snapshots.taken(name)), "_keep", without_memory)
@@ -516,7 +515,7 @@ def test_a_sync_starts_over_where_there_was_no_memory_to_note_a_change(
 def test_room_for_snapshots_that_there_is_no_memory_for_is_done_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    room, made, real = PreallocatedPages(THREADS), [0], preallocated._chunk
+    room, made, real = PreallocatedPages(THREADS), [0], snapshots._chunk
 
     def chunk() -> np.ndarray:
         made[0] += 1
@@ -524,7 +523,7 @@ def test_room_for_snapshots_that_there_is_no_memory_for_is_done_without(
             raise MemoryError
         return real()
 
-    monkeypatch.setattr(preallocated, "_chunk", chunk)
+    monkeypatch.setattr(snapshots, "_chunk", chunk)
     room.want(5)
     wait_until(lambda: room.want(5), "there is what there is memory for")
     assert len(room._chunks) == 2

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.server import preallocated
+from psnb._src.server import snapshots
 from psnb._src.server.optimizers import Adam
-from psnb._src.server.preallocated import CHUNK, TICKS, PreallocatedPages
-from psnb._src.server.snapshots import chunks_wanted
+from psnb._src.server.snapshots import CHUNK, TICKS, PreallocatedPages, chunks_wanted
 from psnb._src.server.tables.dense import DenseTable
 from psnb._src.utils.standby import StandbyThreads
 from tests.conftest import wait_until
@@ -25,13 +24,13 @@ FULL = np.arange(CHUNK // 8)
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of the threads that have had memory made."""
     names: list[str] = []
-    make = preallocated._chunk
+    make = snapshots._chunk
 
     def chunk() -> np.ndarray:
         names.append(threading.current_thread().name)
         return make()
 
-    monkeypatch.setattr(preallocated, "_chunk", chunk)
+    monkeypatch.setattr(snapshots, "_chunk", chunk)
     return names
 
 
@@ -120,14 +119,14 @@ def test_what_is_given_back_while_it_is_made_is_not_kept(
     room: PreallocatedPages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
-    make = preallocated._chunk
+    make = snapshots._chunk
 
     def chunk() -> np.ndarray:
         begun.set()
         go_on.wait()
         return make()
 
-    monkeypatch.setattr(preallocated, "_chunk", chunk)
+    monkeypatch.setattr(snapshots, "_chunk", chunk)
     assert not room.want(5)
     begun.wait()
     room.clear()

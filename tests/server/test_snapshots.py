@@ -12,15 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.server import preallocated
-from psnb._src.server import snapshots as snapshot_module
+from psnb._src.server import snapshots
 from psnb._src.server.optimizers import Adagrad, Adam
 from psnb._src.server.snapshots import Snapshot, snapshot
 from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.admission import CountFilter
 from psnb._src.server.tables.dense import DenseTable
 from psnb._src.server.tables.initializers import Constant
-from psnb._src.server.tables.operations import LookUpRows, PushRows
+from psnb._src.server.tables.operations import LookUpRows, PushRows, row_nbytes
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.server.tables.table import Table
@@ -48,8 +47,10 @@ def rest(taken: Snapshot, start: int = 0, step: int = 2) -> dict[str, np.ndarray
         segment = taken.read(at, min(at + step, taken.rows))
         assert segment is not None
         segments.append(segment)
-    form = taken.header("x").form
-    return {name: np.concatenate([form[name], *(p[name] for p in segments)]) for name in form}
+    return {
+        name: np.concatenate([taken.form[name], *(p[name] for p in segments)])
+        for name in taken.form
+    }
 
 
 def same(found: dict[str, np.ndarray], state: dict[str, np.ndarray]) -> bool:
@@ -64,9 +65,8 @@ def test_all_segments_are_the_table(make: Any) -> None:
     if isinstance(table, SparseTable):
         push_ids(table, 1, 2, 3)
     taken = snapshot(table)
-    header = taken.header("x")
-    assert header.rows == table.extent
-    assert same({**rest(taken), **header.tail}, table.state())
+    assert taken.rows == table.extent
+    assert same({**rest(taken), **taken.tail}, table.state())
 
 
 def test_a_row_bytes_are_those_of_its_segment() -> None:
@@ -75,7 +75,7 @@ def test_a_row_bytes_are_those_of_its_segment() -> None:
     taken = snapshot(table)
     segment = taken.read(0, 2)
     assert segment is not None
-    assert taken.header("x").row_nbytes * 2 == sum(array.nbytes for array in segment.values())
+    assert row_nbytes(taken.form) * 2 == sum(array.nbytes for array in segment.values())
 
 
 ST_HOW = st.sampled_from(["columns", "segments"])
@@ -191,8 +191,7 @@ def test_columns_are_as_they_were_though_rows_change_between_two_of_them(rows: i
 def small_pieces(numbers: int) -> ExitStack:
     """Let snapshots of variables be copied in chunks of so many numbers."""
     stack = ExitStack()
-    for module in (snapshot_module, preallocated):
-        stack.enter_context(patch.object(module, "CHUNK", 8 * numbers))
+    stack.enter_context(patch.object(snapshots, "CHUNK", 8 * numbers))
     return stack
 
 
@@ -254,7 +253,7 @@ def test_a_variable_stays_as_it_was_whichever_rows_change(
 def test_of_a_variable_only_the_parts_are_copied_in_which_rows_change() -> None:
     with (
         small_pieces(4),
-        patch.object(preallocated.PreallocatedPages, "copies", autospec=True) as copies,
+        patch.object(snapshots.PreallocatedPages, "copies", autospec=True) as copies,
     ):
         copies.side_effect = lambda room, arrays: [array.copy() for array in arrays]
         table = DenseTable("v", np.zeros((10, 2)), None)
@@ -268,7 +267,7 @@ def test_of_a_variable_only_the_parts_are_copied_in_which_rows_change() -> None:
 def test_of_a_variable_only_what_was_not_read_is_copied() -> None:
     with (
         small_pieces(2),
-        patch.object(preallocated.PreallocatedPages, "copies", autospec=True) as copies,
+        patch.object(snapshots.PreallocatedPages, "copies", autospec=True) as copies,
     ):
         copies.side_effect = lambda room, arrays: [array.copy() for array in arrays]
         table = DenseTable("v", np.arange(10.0), None)

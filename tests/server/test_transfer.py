@@ -181,7 +181,7 @@ def test_no_watcher_follows_the_tables_when_it_is_over(shard: ParameterShard) ->
 
 CARRIED = {
     "ParameterShard": {"_tables", "_creations", "log", "ended"},
-    "CommitLog": {"version", "rounds", "_writers", "_closed"},
+    "CommitLog": {"version", "rounds", "_writers", "closed"},
     "_CommitWriter": {"settled", "entries", "closed", "ticks"},
     "LogEntry": {"commit", "state", "part", "reserved", "staleness", "fenced"},
     "Rounds": {"_writers"},

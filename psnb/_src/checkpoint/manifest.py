@@ -3,7 +3,7 @@
 It is JSON, with a checksum of each shard's file and one of itself: XXH3 with 64 bits, which costs
 little more than reading, and misses accidental damage once in 2**64 times. It does not protect
 against attacks: an attacker can compute a new checksum. So a valid checksum alone is not trusted;
-`psnb._src.checkpoint.shards` and `psnb._src.server.tables.states` check everything else.
+`psnb._src.checkpoint.shards` and `psnb._src.server.tables.checks` check everything else.
 """
 
 from __future__ import annotations

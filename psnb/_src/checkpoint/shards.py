@@ -23,14 +23,14 @@ from safetensors.numpy import load_file
 from psnb._src.checkpoint.deltas import MergedDeltas
 from psnb._src.checkpoint.folders import use
 from psnb._src.checkpoint.manifest import DamagedFileError, ManifestEntry
-from psnb._src.server.tables.checks import forms
-from psnb._src.server.tables.states import (
+from psnb._src.server.tables.checks import (
     ROW_USE,
     Expected,
     ExpectedRows,
     SavedShard,
     check_saved_rows,
     check_saved_slice,
+    forms,
 )
 from psnb._src.utils.files import checksum
 from psnb._src.utils.mapped_arrays import Dtype, mapped_arrays
@@ -222,7 +222,7 @@ class _DescribedVariable(_Described, frozen=True, tag="variable"):
     shape: tuple[_Size, ...]
 
     def check_state(self, name: str, saved: SavedShard) -> None:
-        check_saved_slice(Expected(name, np.dtype(self.dtype), self.slots), self.shape, saved)
+        check_saved_slice(Expected(name, np.dtype(self.dtype), self.slots, self.shape), saved)
 
 
 class _DescribedTable(_Described, frozen=True, tag="embedding"):
@@ -233,7 +233,7 @@ class _DescribedTable(_Described, frozen=True, tag="embedding"):
         fixed = None if self.rows is None else (self.rows, saved.number, saved.shards)
         # Whether their use is remembered and whether ids wait is not described, and changes no row.
         uses, waits = ROW_USE[0] in saved.forms, "waiting.ids" in saved.forms
-        expected = name, np.dtype(self.dtype), self.slots, self.dim, fixed
+        expected = name, np.dtype(self.dtype), self.slots, (self.dim,), fixed
         check_saved_rows(ExpectedRows(*expected, uses=uses, waits=waits), saved)
 
 

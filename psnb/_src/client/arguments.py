@@ -12,7 +12,7 @@ from psnb._src.server.tables.admission import Admission, Always
 from psnb._src.server.tables.initializers import Constant, Initializer, Uniform
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.utils.arrays import array_of, bits_of, integers_of, untracked
-from psnb._src.utils.checks import integer, is_integer
+from psnb._src.utils.checks import choice, integer, is_integer
 from psnb._src.utils.ownership import may_change
 from psnb._src.utils.text import ARGUMENT, shown, truncate
 from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
@@ -21,15 +21,21 @@ _RANKS = {"i": 1, "u": 1, "f": 2}
 """Ranks of the kinds of dtypes: Python numbers are only converted to the same or a higher rank."""
 
 
-def checked_array(value: ArrayLike, dtype: np.dtype, what: str) -> np.ndarray:
-    """Return ``value`` as a contiguous array of ``dtype``.
+def checked_array(
+    value: ArrayLike,
+    dtype: np.dtype,
+    what: str,
+    shape: tuple[int, ...] | None = None,
+    reason: str = "",
+) -> np.ndarray:
+    """Return ``value`` as a contiguous array of ``dtype``, and of ``shape`` for some reason.
 
     Python numbers and lists are converted; anything that brings a dtype must bring the right one.
 
     Raises
     ------
     InvalidArrayError
-        If it has another dtype, is not an array of numbers, or would lose its fractions.
+        If it has another dtype or shape, is not an array of numbers, or would lose its fractions.
     """
     value = untracked(value)
     found = getattr(value, "dtype", None)
@@ -48,6 +54,8 @@ def checked_array(value: ArrayLike, dtype: np.dtype, what: str) -> np.ndarray:
     higher = _RANKS.get(plain.dtype.kind, 3) > _RANKS[dtype.kind]
     if plain.size and higher and not _are_integers(value, plain):
         raise InvalidArrayError(f"{what}: expected numbers for {dtype}, found {plain.dtype}")
+    if shape is not None and array.shape != shape:
+        raise InvalidArrayError(f"{what}: expected shape {shape}{reason}, found {array.shape}")
     return unchanging(array) if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
@@ -248,13 +256,7 @@ class NonFinite(StrEnum):
 
 def as_nonfinite(value: str, name: str) -> NonFinite:
     """Return the choice, or raise ConfigurationError if there is no such choice."""
-    try:
-        return NonFinite(value)
-    except ValueError:
-        choices = ", ".join(repr(choice.value) for choice in NonFinite)
-        raise ConfigurationError(
-            f"{name!r}: nonfinite must be one of {choices}, found {shown(value)}"
-        ) from None
+    return NonFinite(choice(f"{name!r}: nonfinite", value, [each.value for each in NonFinite]))
 
 
 def split_finite(

@@ -15,8 +15,9 @@ from numba import njit
 from numpy.typing import ArrayLike
 
 from psnb._src.server.kernels import read_only
+from psnb._src.utils.checks import choice
 from psnb._src.utils.text import shown
-from psnb.errors import ConfigurationError, InvalidArrayError
+from psnb.errors import InvalidArrayError
 
 
 class Combiner(StrEnum):
@@ -127,13 +128,7 @@ def make_bags(
     InvalidArrayError
         If ids, offsets and weights do not fit each other.
     """
-    try:
-        kind = Combiner(combiner)
-    except ValueError:
-        choices = ", ".join(repr(choice.value) for choice in Combiner)
-        raise ConfigurationError(
-            f"{what}: combiner must be one of {choices}, found {shown(combiner)}"
-        ) from None
+    kind = Combiner(choice(f"{what}: combiner", combiner, [each.value for each in Combiner]))
     if ids.ndim != 1:
         raise InvalidArrayError(f"{what}: values must have one axis, found shape {ids.shape}")
     starts = np.asarray(offsets)

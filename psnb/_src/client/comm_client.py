@@ -27,8 +27,12 @@ import numpy as np
 
 from psnb._src.client import commit as protocol
 from psnb._src.client.commit import drive
-from psnb._src.client.connection import CONNECT_TIMEOUT, ServerConnection, open_connection
-from psnb._src.client.control import ServerLiveness
+from psnb._src.client.connection import (
+    CONNECT_TIMEOUT,
+    ServerConnection,
+    ServerLiveness,
+    open_connection,
+)
 from psnb._src.client.requests import Request, RequestBatch, lost, unreadable, unresponsive
 from psnb._src.client.server_client import ServerClient
 from psnb._src.dask_compat.reach import ConnectionPool, is_open
@@ -41,6 +45,7 @@ from psnb._src.server.operations import CommitParts, HostOperation
 from psnb._src.transport.stream import UnreadableError
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.loops import LoopErrors
+from psnb._src.utils.threads import runs_here, start_task
 from psnb.errors import (
     ConfigurationError,
     CoordinatorClosedError,
@@ -84,16 +89,18 @@ class _RequestRound:
         self.owner, self.batch, self.server, self.positions = owner, batch, server, positions
 
     def message(self) -> tuple[str, Sequence[HostOperation]]:
-        return self.server.key, [self.batch.operation(position) for position in self.positions]
+        return self.server.key, [self.batch.operations[position] for position in self.positions]
 
     def answered(self, answers: Sequence[ServerAnswer] | None) -> None:
         if answers is None:
-            self.owner.gone(self.batch, self.positions, self.server)
+            gone = "its strategy was closed, or its process was started again without its tables"
+            error = ConnectionRefusedError(gone)
+            self.owner.again(self.batch, self.positions, self.server, error)
             return
         if len(answers) < len(self.positions):  # the server had no memory for the message
             answers = [*answers] * len(self.positions)
         if moved := self.batch.answered(self.positions, answers):
-            self.owner.moved(self.batch, moved, self.server)
+            self.owner.again(self.batch, moved, self.server)  # they will be elsewhere soon
 
 
 class CommServerClient(ServerClient):
@@ -133,10 +140,9 @@ class CommServerClient(ServerClient):
         self._connections: dict[str, asyncio.Task[ServerConnection]] = {}
         self._open: dict[str, ServerConnection] = {}  # the open ones, by which any thread may send
         self._tasks: set[asyncio.Task[None]] = set()  # running tasks; used by the event loop only
-        self._batches: set[RequestBatch] = set()  # callers wait for these; any thread
-        # Since when those are under way that no thread waits for; each operation is atomic.
-        self._unattended: dict[RequestBatch, float] = {}
-        self._looks_after = False  # the event loop's alone
+        # Those under way, and since when; any thread, as each operation is atomic.
+        self._batches: dict[RequestBatch, float] = {}
+        self._attends = False  # a task looks after them; the event loop sets it
         self._looks = LoopErrors("Asking where parameters are")
         self._lives = ServerLiveness(pool, self._heard, self._look_again, look_again)
         self._closed: CoordinatorClosedError | None = None
@@ -151,14 +157,37 @@ class CommServerClient(ServerClient):
     def call(
         self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
     ) -> list[Any]:
-        outcomes = self._outcomes(requests, seen)
+        outcomes = self.attempt(requests, seen)
         for each in outcomes:
             if isinstance(each, PsnbError):
                 raise each
         return outcomes
 
-    def attempt(self, requests: Sequence[Request]) -> list[Any]:
-        return self._outcomes(requests, None)
+    def attempt(
+        self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
+    ) -> list[Any]:
+        if runs_here(self._loop):
+            raise ConfigurationError(
+                "parameters cannot be reached from Dask's event loop: "
+                "call from a closure, a task or the notebook's thread"
+            )
+        if not requests:
+            return []
+        batch, end = RequestBatch(requests), time.monotonic() + CALL_TIMEOUT
+        try:
+            self._begin(batch)
+            while not batch.done.done():
+                try:
+                    batch.done.result(self._look_again_after)
+                except TimeoutError:
+                    if self._loop.is_closed():  # and all connections with it
+                        raise CoordinatorClosedError(_CLOSED) from None
+                    if time.monotonic() > end:
+                        raise _unanswered(batch) from None
+        finally:
+            self._batches.pop(batch, None)
+            batch.done.cancel()  # no effect if it is done; otherwise it is not waited for any more
+        return batch.outcomes(seen)
 
     async def ask(self, requests: Sequence[Request]) -> list[Any]:
         """Make requests, and return errors as results; on the event loop."""
@@ -166,15 +195,11 @@ class CommServerClient(ServerClient):
             return []
         ended = asyncio.Event()
         batch = RequestBatch(requests, ended.set)
-        self._unattended[batch] = time.monotonic()
-        self._batches.add(batch)
         try:
             self._begin(batch)
-            self._look_after()
             await ended.wait()
         finally:
-            self._batches.discard(batch)
-            self._unattended.pop(batch, None)
+            self._batches.pop(batch, None)
             batch.done.cancel()  # no effect if it is done; otherwise it is not waited for any more
         return batch.outcomes()
 
@@ -203,9 +228,6 @@ class CommServerClient(ServerClient):
         server = self._server(requests[0].to)
         whole = isinstance(requests[0].operation, CommitParts)
         if whole and server is not None and server.address in self._open:
-            with contextlib.suppress(RuntimeError):  # the event loop is closed: it fails below
-                if not self._looks_after:
-                    self._loop.call_soon_threadsafe(self._look_after)
             self._go_on(work, requests, ended, later)
             return
         # Else what this thread reads next might come before it.
@@ -226,8 +248,7 @@ class CommServerClient(ServerClient):
         """Make a commit's next requests; when they have answers, the loop makes those after."""
 
         def answered() -> None:
-            self._batches.discard(batch)
-            self._unattended.pop(batch, None)
+            self._batches.pop(batch, None)
             try:
                 self._go_on(work, work.send(batch.outcomes()), ended)
             except StopIteration as stop:
@@ -236,20 +257,15 @@ class CommServerClient(ServerClient):
                 ended(error)
 
         batch = RequestBatch(requests, answered, later)
-        self._unattended[batch] = time.monotonic()
-        self._batches.add(batch)
-        every = range(len(requests))
         try:
             self._begin(batch)
         except CoordinatorClosedError as error:
-            batch.failed(every, error)
-        except RuntimeError:  # the event loop is closed
-            batch.failed(every, self._why())
+            batch.failed(range(len(requests)), error)
 
     def flush(self) -> None:
         """Send what is held back; any thread."""
         for connection in list(self._open.values()):
-            connection.flush()
+            connection.stream.flush()
 
     def _together(self, shards: Sequence[ShardId]) -> bool:
         """Return whether shards are likely to be on one server, as far as is known here."""
@@ -261,30 +277,10 @@ class CommServerClient(ServerClient):
         placements = [layouts[0].placements[shard.number] for shard in shards]
         return len({each.servers for each in placements}) == 1 == len(placements[0].servers)
 
-    def _outcomes(self, requests: Sequence[Request], seen: dict[ShardId, int] | None) -> list[Any]:
-        try:
-            if asyncio.get_running_loop() is self._loop:
-                raise ConfigurationError(
-                    "parameters cannot be reached from Dask's event loop: "
-                    "call from a closure, a task or the notebook's thread"
-                )
-        except RuntimeError:
-            pass  # no loop runs in this thread, as it should be
-        if not requests:
-            return []
-        batch = RequestBatch(requests)
+    def _begin(self, batch: RequestBatch) -> None:
         # Before the check for closing: either that check finds it closed, or `_hang_up` finds this
         # batch.
-        self._batches.add(batch)
-        try:
-            self._begin(batch)
-            self._wait(batch)
-        finally:
-            self._batches.discard(batch)
-            batch.done.cancel()  # no effect if it is done; otherwise it is not waited for any more
-        return batch.outcomes(seen)
-
-    def _begin(self, batch: RequestBatch) -> None:
+        self._batches[batch] = time.monotonic()
         if self._closed is not None:
             raise self._why()
         rest: Sequence[int] = range(len(batch.requests))
@@ -292,25 +288,12 @@ class CommServerClient(ServerClient):
         if threading.current_thread() is not threading.main_thread():
             rest = self._send(batch, rest)
         try:
+            if not self._attends:
+                self._loop.call_soon_threadsafe(self._look_after)
             if rest:
                 self._loop.call_soon_threadsafe(self._start, batch, rest)
         except RuntimeError as error:
             raise CoordinatorClosedError(_CLOSED) from error
-
-    def _wait(self, batch: RequestBatch) -> None:
-        end = time.monotonic() + CALL_TIMEOUT
-        while time.monotonic() < end:
-            try:
-                batch.done.result(self._look_again_after)
-            except TimeoutError:
-                pass  # look whether the servers live, and wait on
-            else:
-                return
-            try:
-                self._loop.call_soon_threadsafe(lambda: self._spawn(self._look_again(batch)))
-            except RuntimeError as error:  # the event loop has ended, and all connections with it
-                raise CoordinatorClosedError(_CLOSED) from error
-        raise _unanswered(batch)
 
     def _send(self, batch: RequestBatch, positions: Iterable[int]) -> list[int]:
         """Send what can be sent immediately; any thread. Return the positions of the rest."""
@@ -327,7 +310,7 @@ class CommServerClient(ServerClient):
             if connection is None:  # it broke this very moment
                 rest.extend(mine)
             else:
-                batch.sent(mine, server)
+                batch.sent.update(dict.fromkeys(mine, server))
                 self._hand_over(connection, batch, server, mine)
         return rest
 
@@ -360,7 +343,7 @@ class CommServerClient(ServerClient):
     ) -> np.ndarray | None:
         server = self._server(shard)
         connection = self._open.get(server.address) if server is not None else None
-        return None if connection is None else connection.allocate(shape, dtype)
+        return None if connection is None else connection.stream.allocate(shape, dtype)
 
     def _why(self) -> CoordinatorClosedError:
         closed = self._closed or CoordinatorClosedError(_CLOSED)
@@ -382,21 +365,18 @@ class CommServerClient(ServerClient):
 
     # On the event loop.
 
-    def moved(self, batch: RequestBatch, positions: Sequence[int], server: ServerAddress) -> None:
-        """Send requests again whose shard has left the server; it will be elsewhere soon."""
-        self._spawn(self._again(batch, positions, server, None))
-
-    def gone(self, batch: RequestBatch, positions: Sequence[int], server: ServerAddress) -> None:
-        """Send requests elsewhere whose server has ended, although its process answers."""
-        error = ConnectionRefusedError(
-            "its strategy was closed, or its process was started again without its tables"
-        )
+    def again(
+        self,
+        batch: RequestBatch,
+        positions: Sequence[int],
+        server: ServerAddress,
+        error: OSError | None = None,
+    ) -> None:
+        """Send requests again, to where their shards are now; see `_again`."""
         self._spawn(self._again(batch, positions, server, error))
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(coroutine, name="psnb request")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        start_task(coroutine, self._tasks, "psnb request")
 
     def _start(self, batch: RequestBatch, positions: Iterable[int]) -> None:
         groups: dict[ServerAddress | None, list[int]] = {}
@@ -413,8 +393,7 @@ class CommServerClient(ServerClient):
         with batch.failing(positions):
             await self._refresh(batch, positions)
             found = [p for p in positions if self._server(batch.requests[p].to) is not None]
-            for position in set(positions).difference(found):
-                batch.failed([position], lost(batch.requests[position], None))
+            batch.failed(set(positions).difference(found), lambda request: lost(request, None))
             self._start(batch, found)
 
     async def _refresh(self, batch: RequestBatch, positions: Sequence[int]) -> None:
@@ -426,7 +405,8 @@ class CommServerClient(ServerClient):
         self, batch: RequestBatch, positions: Sequence[int], server: ServerAddress
     ) -> None:
         with batch.failing(positions):
-            batch.sent(positions, server)  # before connecting: `_look_again` watches it
+            # Before connecting: `_look_again` watches it.
+            batch.sent.update(dict.fromkeys(positions, server))
             address = server.address
             connecting = self._connections.get(address)
             if connecting is None:
@@ -463,13 +443,12 @@ class CommServerClient(ServerClient):
                 continue
             batch.breaks += 1
             if isinstance(error, UnreadableError) and batch.breaks > RETRIES:
-                for position in positions:
-                    batch.failed([position], unreadable(batch.requests[position], error))
+                batch.failed(positions, partial(unreadable, error=error))
                 continue
             # If the process is gone, connecting again will show it. If a message could not be read,
             # it may have been another one, and this one may have been carried out.
             again = error if batch.breaks > RETRIES else None
-            self._spawn(self._again(batch, positions, exchange.server, again))
+            self.again(batch, positions, exchange.server, again)
 
     async def _again(
         self,
@@ -488,14 +467,10 @@ class CommServerClient(ServerClient):
             try:
                 await self._refresh(batch, positions)
             except ServerLostError as closed:
-                for position in positions:
-                    batch.failed([position], lost(batch.requests[position], closed))
-                return
+                return batch.failed(positions, partial(lost, reason=closed))
             except OSError as unknown:
-                for position in positions:
-                    reason = f"the scheduler does not say where it is: {unknown!r}"
-                    batch.failed([position], unresponsive(batch.requests[position], reason))
-                return
+                reason = f"the scheduler does not say where it is: {unknown!r}"
+                return batch.failed(positions, partial(unresponsive, reason=reason))
             hopeful = []
             for position in positions:
                 given_up = self._given_up(batch.requests[position], server, error, waited)
@@ -507,6 +482,7 @@ class CommServerClient(ServerClient):
                 await asyncio.sleep(batch.pause(_PAUSE))
                 if not batch.done.done():
                     self._start(batch, hopeful)
+        return None
 
     def _given_up(
         self, request: Request, server: ServerAddress, error: OSError | None, waited: float
@@ -558,9 +534,9 @@ class CommServerClient(ServerClient):
         return min(found, default=self._heartbeat_timeout)
 
     def _look_after(self) -> None:
-        """Look again and again after what no thread waits for."""
-        if not self._looks_after:
-            self._looks_after = True
+        """Look again and again after what is under way."""
+        if not self._attends:
+            self._attends = True
             self._spawn(self._attend())
 
     async def _attend(self) -> None:
@@ -569,7 +545,7 @@ class CommServerClient(ServerClient):
             await asyncio.sleep(self._look_again_after / 2)
             with errors:
                 now = time.monotonic()
-                for batch, since in list(self._unattended.items()):
+                for batch, since in list(self._batches.items()):
                     if now - since >= CALL_TIMEOUT:
                         batch.failed(range(len(batch.requests)), _unanswered(batch))
                     elif now - since >= self._look_again_after:
@@ -581,7 +557,7 @@ class CommServerClient(ServerClient):
             await self._refresh(batch, list(batch.waiting()))
         elsewhere = []
         for position, server in batch.waiting().items():
-            request, silence = batch.requests[position], self._lives.silence(server)
+            request, silence = batch.requests[position], self._lives.silences.get(server, 0.0)
             if self._server(request.to) not in (server, None):
                 elsewhere.append(position)
             elif silence >= self._longest(request, server, self._copied(request)):

@@ -6,7 +6,7 @@ It keeps no state, so any number of threads may use one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from psnb._src.client.arguments import NonFinite, checked_array, checked_rows
-from psnb._src.client.parameter_shards import ParameterShards
-from psnb._src.client.requests import on_table
+from psnb._src.client.parameter_shards import ParameterShards, divided, joined
 from psnb._src.client.server_client import ServerClient
 from psnb._src.client.updates import PendingRead, ShardWrite, read_request
 from psnb._src.client.whole_tables import read_states, write_states
@@ -23,10 +22,10 @@ from psnb._src.placement.layout import ShardId
 from psnb._src.server.kernels import all_finite, copy_with_norm, norm
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables import operations as ops
+from psnb._src.server.tables.checks import COUNTS, Expected, SavedShard, check_saved_slice
 from psnb._src.server.tables.presence import UpdateCounts, counts_together, within
-from psnb._src.server.tables.states import COUNTS, Expected, SavedShard, check_saved_slice
 from psnb._src.transport.message import as_float32
-from psnb.errors import ConfigurationError, InvalidArrayError
+from psnb.errors import ConfigurationError
 
 
 class Blend(NamedTuple):
@@ -78,7 +77,7 @@ class DenseShard:
 
 
 class DenseShards(ParameterShards):
-    """A description of a variable, and the access to its shards."""
+    """A description of a variable, and the access to its shards; ``parts`` says what is where."""
 
     def __init__(
         self,
@@ -94,11 +93,11 @@ class DenseShards(ParameterShards):
         tables = [(each.shard, each.table) for each in shards]
         super().__init__(name, optimizer, tables, server_client, nonfinite)
         self.shape, self.dtype, self._half = shape, dtype, half
-        self._shards = tuple(shards)
+        self.parts = tuple(shards)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DenseShards, (
-            *(self.name, self.shape, self.dtype, self.made_with, self._shards, None),
+            *(self.name, self.shape, self.dtype, self.made_with, self.parts, None),
             *(self._nonfinite, self._half),
         )
 
@@ -110,14 +109,9 @@ class DenseShards(ParameterShards):
             *(self._nonfinite, self._half),
         )
 
-    @property
-    def parts(self) -> tuple[DenseShard, ...]:
-        """Which rows are where."""
-        return self._shards
-
     def part_shape(self, part: DenseShard) -> tuple[int, ...]:
         """Return the shape of a part's table."""
-        return self.shape if len(self._shards) == 1 else (part.stop - part.start, *self.shape[1:])
+        return self.shape if len(self.parts) == 1 else (part.stop - part.start, *self.shape[1:])
 
     def part_nbytes(self, part: DenseShard) -> int:
         """Return the size of a part's values in bytes."""
@@ -125,14 +119,14 @@ class DenseShards(ParameterShards):
 
     def by_table(self, value: np.ndarray) -> dict[tuple[int, str], np.ndarray]:
         """Return the parts of a value, by the numbers of their shards and the names of tables."""
-        parts = zip(self._shards, self._parts(value), strict=True)
+        parts = zip(self.parts, self._cut(value), strict=True)
         return {(part.shard.number, part.table): values for part, values in parts}
 
     @property
     def clips_by_norm(self) -> bool:
         # For a variable with several shards, clipnorm may be switched on live.
-        divided = self.made_with is not None and len(self._shards) > 1
-        return divided or super().clips_by_norm
+        several = self.made_with is not None and len(self.parts) > 1
+        return several or super().clips_by_norm
 
     def describe(self) -> dict[str, Any]:
         """Return what a checkpoint must match to be loaded, as JSON can hold it."""
@@ -149,8 +143,8 @@ class DenseShards(ParameterShards):
 
     def check_state(self, saved: SavedShard) -> None:
         """Raise ConfigurationError unless a saved shard can be loaded."""
-        expected = Expected(self.name, self.dtype, self.made_with.slots if self.made_with else ())
-        check_saved_slice(expected, self.shape, saved)
+        slots = self.made_with.slots if self.made_with else ()
+        check_saved_slice(Expected(self.name, self.dtype, slots, self.shape), saved)
 
     def shard_states(self) -> list[dict[str, np.ndarray]]:
         """Return values and optimizer state of every shard, for checkpoints."""
@@ -170,9 +164,18 @@ class DenseShards(ParameterShards):
         # Each shard counted its own steps, and all have had the same pushes.
         step = max(state["step"] for state in states)
         keys = states[0].keys() - _IN_TAIL
-        whole = {key: self._joined([state[key] for state in states]) for key in keys}
-        parts = {key: self._parts(array) for key, array in whole.items()}
-        counts = _counts_of(states)
+        whole = {key: joined([state[key] for state in states]) for key in keys}
+        parts = {key: self._cut(array) for key, array in whole.items()}
+        counts = counts_together(
+            [
+                (
+                    state["values"].size,
+                    UpdateCounts.of(state[COUNTS]) if COUNTS in state else None,
+                    int(state["step"][0]),
+                )
+                for state in states
+            ]
+        )
         write_states(
             self.server_client,
             [
@@ -181,7 +184,7 @@ class DenseShards(ParameterShards):
                     {key: part[i].reshape(-1) for key, part in parts.items()},
                     {"step": step, **self._part_of(counts, shard)},
                 )
-                for i, shard in enumerate(self._shards)
+                for i, shard in enumerate(self.parts)
                 if only is None or shard.shard.number in only
             ],
             numbered=True,
@@ -191,47 +194,30 @@ class DenseShards(ParameterShards):
         if counts is None:
             return {}
         width = math.prod(self.shape[1:])
-        whole = len(self._shards) == 1
+        whole = len(self.parts) == 1
         own = counts if whole else counts.part(shard.start * width, shard.stop * width)
         return {COUNTS: own.array()}
 
-    def skipped(self) -> int:
-        """Return how many updates were left out because they were not finite."""
-        requests = [on_table(s.shard, s.table, ops.CountSkipped()) for s in self._shards]
-        return sum(self.server_client.call(requests))
-
-    def _parts(self, array: np.ndarray) -> list[np.ndarray]:
-        if len(self._shards) == 1:
+    def _cut(self, array: np.ndarray) -> list[np.ndarray]:
+        if len(self.parts) == 1:
             return [array]
-        return [array[shard.start : shard.stop] for shard in self._shards]
+        return [array[part.start : part.stop] for part in self.parts]
 
-    def _joined(self, parts: list[np.ndarray]) -> np.ndarray:
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _read(self, answers: list[Any]) -> np.ndarray:
-        return self._joined([*map(as_float32, answers)])
-
-    def _split_rows(self, flat: np.ndarray) -> list[tuple[DenseShard, Any]]:
-        """Return each shard that has some of the rows, with their positions."""
-        if flat.size == 0:
-            return []
-        if len(self._shards) == 1:
-            return [(self._shards[0], slice(None))]
-        stops = np.array([shard.stop for shard in self._shards])
-        owners = np.searchsorted(stops, flat, side="right")
-        split = [(shard, np.flatnonzero(owners == i)) for i, shard in enumerate(self._shards)]
-        return [(shard, at) for shard, at in split if at.size]
+    def _owners(self, rows: np.ndarray) -> np.ndarray:
+        return np.searchsorted([part.stop for part in self.parts], rows, side="right")
 
     def reading(self, rows: ArrayLike | None = None) -> PendingRead:
         """Return the requests that read the value, or some rows of it."""
         if rows is None:
             requests = [
-                read_request(s.shard, s.table, ops.ReadValues(self._half)) for s in self._shards
+                read_request(s.shard, s.table, ops.ReadValues(self._half)) for s in self.parts
             ]
-            return PendingRead(self.server_client, requests, self._read)
+            return PendingRead(
+                self.server_client, requests, lambda found: joined([*map(as_float32, found)])
+            )
         checked = checked_rows(rows, self.name, self.shape)
         flat = checked.reshape(-1)
-        parts = self._split_rows(flat)
+        parts = divided(self.parts, flat, self._owners)
         requests = [
             read_request(s.shard, s.table, ops.GatherRows(flat[at] - s.start, self._half))
             for s, at in parts
@@ -252,34 +238,37 @@ class DenseShards(ParameterShards):
         if isinstance(gradient, list) and any(isinstance(each, Blend) for each in gradient):
             return [write for each in gradient for write in self.pushing(each)]
         if isinstance(gradient, Blend):
-            return self._blending(gradient)
+            shares, terms = (self.checked(each, "blend") for each in gradient)
+            skipped = self.must_skip(terms, f"values for variable {self.name!r}")
+            sent = map(ops.BlendValues, self._sent(shares), self._sent(terms))
+            return [] if skipped else self._writes(sent)
         self.require_optimizer()
         what, together = f"gradient for variable {self.name!r}", False
-        ranges: list[np.ndarray | None] = [None] * len(self._shards)
+        ranges: list[np.ndarray | None] = [None] * len(self.parts)
         if isinstance(gradient, PartialGradient):
             array = self._checked_partial(gradient, what)
-            places = [within(gradient.ranges, each.start, each.stop) for each in self._shards]
-            if len(self._shards) == 1:
+            places = [within(gradient.ranges, each.start, each.stop) for each in self.parts]
+            if len(self.parts) == 1:
                 places = [(gradient.ranges, slice(None))]
             ranges, together = [own for own, _ in places], gradient.together
             parts, size = self._written([array[at] for _, at in places])
         else:
             array = self.checked(gradient, "gradient")
-            parts, size = self._written(self._parts(array))
+            parts, size = self._written(self._cut(array))
         if not (math.isfinite(size) or all_finite(array)) and self.must_skip(array, what):
-            first = self._shards[0]
+            first = self.parts[0]
             return [(first.shard, ops.OnTable(first.table, ops.SkipUpdates(1)))]
         # Computing the norm costs as much as looking for NaN and infinities, and finds them too. So
         # it is always sent, and clipnorm can be switched on live. A partial gradient also goes to
         # shards without any of it: the rate is that of the variable's count of updates.
-        pushes = (
+        return self._writes(
             ops.PushGradient(part, size, None, own, together, half=self._half)
             for part, own in zip(parts, ranges, strict=True)
         )
-        return [
-            (s.shard, ops.OnTable(s.table, push))
-            for s, push in zip(self._shards, pushes, strict=True)
-        ]
+
+    def _writes(self, of_parts: Iterable[ops.TableWrite]) -> list[ShardWrite]:
+        parts = zip(self.parts, of_parts, strict=True)
+        return [(part.shard, ops.OnTable(part.table, write)) for part, write in parts]
 
     def _checked_partial(self, given: PartialGradient, what: str) -> np.ndarray:
         assert self.made_with is not None
@@ -291,19 +280,6 @@ class DenseShards(ParameterShards):
             )
         return checked_array(given.gradient, self.dtype, what)
 
-    def _blending(self, blend: Blend) -> list[ShardWrite]:
-        shares, terms = (self.checked(each, "blend") for each in blend)
-        if self.must_skip(terms, f"values for variable {self.name!r}"):
-            return []
-        parts = zip(self._shards, self._parts(shares), self._parts(terms), strict=True)
-        return [
-            (
-                s.shard,
-                ops.OnTable(s.table, ops.BlendValues(self._sent(s, share), self._sent(s, term))),
-            )
-            for s, share, term in parts
-        ]
-
     def _written(self, of_shards: list[np.ndarray]) -> tuple[list[np.ndarray], float]:
         """Return the parts of a gradient, one for each shard, and the norm of the whole.
 
@@ -311,7 +287,7 @@ class DenseShards(ParameterShards):
         copies the gradient.
         """
         parts, norms = [], []
-        for shard, part in zip(self._shards, of_shards, strict=True):
+        for shard, part in zip(self.parts, of_shards, strict=True):
             buffer = self.server_client.allocate(shard.shard, part.shape, part.dtype)
             norms.append(norm(part) if buffer is None else copy_with_norm(part, buffer))
             if buffer is not None:
@@ -321,69 +297,45 @@ class DenseShards(ParameterShards):
 
     def checked(self, value: ArrayLike, what: str) -> np.ndarray:
         """Return a value as an array of the shape and dtype, or raise InvalidArrayError."""
-        array = checked_array(value, self.dtype, f"{what} for variable {self.name!r}")
-        if array.shape != self.shape:
-            raise InvalidArrayError(
-                f"{what} for variable {self.name!r}: expected shape {self.shape}, "
-                f"found {array.shape}"
-            )
-        return array
+        what = f"{what} for variable {self.name!r}"
+        return checked_array(value, self.dtype, what, self.shape)
 
-    def scatter(
+    def scattering(
         self,
         kind: type[ops.AssignRows | ops.AddRows],
         rows: ArrayLike,
         values: ArrayLike,
-        immediate: bool,
         sign: int = 1,
-    ) -> None:
-        """Write some rows; see `Variable.scatter_update`."""
+    ) -> list[ShardWrite]:
+        """Return the writes of some rows; see `Variable.scatter_update`."""
         checked = checked_rows(rows, self.name, self.shape)
-        array = checked_array(values, self.dtype, f"values for variable {self.name!r}")
-        expected = (*checked.shape, *self.shape[1:])
-        if array.shape != expected:
-            raise InvalidArrayError(
-                f"values for variable {self.name!r}: expected shape {expected} for rows of shape "
-                f"{checked.shape}, found {array.shape}"
-            )
+        what, reason = f"values for variable {self.name!r}", f" for rows of shape {checked.shape}"
+        shape = (*checked.shape, *self.shape[1:])
+        array = checked_array(values, self.dtype, what, shape, reason)
         flat = checked.reshape(-1)
         array = (array if sign > 0 else -array).reshape(flat.size, *self.shape[1:])
-        self.send(
-            [
-                (s.shard, ops.OnTable(s.table, kind(flat[where] - s.start, array[where])))
-                for s, where in self._split_rows(flat)
-            ],
-            immediate,
-        )
+        return [
+            (s.shard, ops.OnTable(s.table, kind(flat[where] - s.start, array[where])))
+            for s, where in divided(self.parts, flat, self._owners)
+        ]
 
-    def write(
-        self, kind: type[ops.AssignValues | ops.AddValues], array: np.ndarray, immediate: bool
-    ) -> None:
-        """Write the whole value; copied once, into memory shared with the servers if possible."""
-        parts = zip(self._shards, self._parts(array), strict=True)
-        writes = [(s.shard, ops.OnTable(s.table, kind(self._sent(s, part)))) for s, part in parts]
-        self.send(writes, immediate)
+    def writing(
+        self, kind: type[ops.AssignValues | ops.AddValues], value: ArrayLike, sign: int = 1
+    ) -> list[ShardWrite]:
+        """Return the writes of the whole value."""
+        array = self.checked(value, "value")
+        return self._writes(map(kind, self._sent(array if sign > 0 else -array)))
 
-    def _sent(self, shard: DenseShard, part: np.ndarray) -> np.ndarray:
-        buffer = self.server_client.allocate(shard.shard, part.shape, part.dtype)
-        if buffer is None:
-            return part
-        buffer[...] = part
-        buffer.flags.writeable = False
-        return buffer
+    def _sent(self, array: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield each shard's part, copied once into memory shared with its server, if possible."""
+        for shard, part in zip(self.parts, self._cut(array), strict=True):
+            buffer = self.server_client.allocate(shard.shard, part.shape, part.dtype)
+            if buffer is None:
+                yield part
+            else:
+                buffer[...] = part
+                buffer.flags.writeable = False
+                yield buffer
 
 
 _IN_TAIL = frozenset({"step", COUNTS})
-
-
-def _counts_of(states: Sequence[dict[str, np.ndarray]]) -> UpdateCounts | None:
-    return counts_together(
-        [
-            (
-                state["values"].size,
-                UpdateCounts.of(state[COUNTS]) if COUNTS in state else None,
-                int(state["step"][0]),
-            )
-            for state in states
-        ]
-    )

@@ -58,31 +58,17 @@ class CommitNumbers:
             self._ended += 1
 
 
-class _DirectWriter:
-    """Numbers the writes that this process makes outside of closures."""
-
-    def __init__(self) -> None:
-        self._name = f"{PROCESS}{uuid.uuid4().hex}"
-        self._numbers = CommitNumbers()
-
-    def begin(self, shards: tuple[ShardId, ...]) -> Commit:
-        """Return the next commit; servers remember it until it has ended."""
-        number, settled = self._numbers.begin(shards)
-        return Commit(self._name, number, settled=settled, shards=shards)
-
-    def end(self, commit: Commit) -> None:
-        self._numbers.end(commit.number)
-
-
-_writer = _DirectWriter()
+_name: str
+_numbers: CommitNumbers
 
 
 def _begin_anew() -> None:
     """Give a forked process its own name: servers drop numbers that came under a name before."""
-    global _writer
-    _writer = _DirectWriter()
+    global _name, _numbers
+    _name, _numbers = f"{PROCESS}{uuid.uuid4().hex}", CommitNumbers()
 
 
+_begin_anew()
 os.register_at_fork(after_in_child=_begin_anew)
 
 
@@ -105,12 +91,13 @@ def commit_now(
 def _commit(
     server_client: ServerClient, shards: tuple[ShardId, ...], parts: Mapping[ShardId, Part]
 ) -> None:
-    writer = _writer
-    commit = writer.begin(shards)
+    numbers = _numbers
+    number, settled = numbers.begin(shards)  # servers remember it until it has ended
+    commit = Commit(_name, number, settled=settled, shards=shards)
+    end = partial(numbers.end, number)
     try:
         server_client.commit(commit, parts)
     except UndecidedError as error:
-        end = partial(writer.end, commit)
         if isinstance(error.reason, ServerUnresponsiveError) and len(shards) > 1:
             finish = partial(_finish, server_client, commit, end)
             threading.Thread(target=finish, name="psnb-finish", daemon=True).start()
@@ -122,9 +109,9 @@ def _commit(
         kind = ServerLostError if lost else type(error.reason)
         raise kind(f"{error.reason}. It may have been written") from error
     except BaseException:  # an interrupt, too: servers need not remember the commit
-        writer.end(commit)
+        end()
         raise
-    writer.end(commit)
+    end()
 
 
 def _finish(server_client: ServerClient, commit: Commit, end: Callable[[], None]) -> None:

@@ -14,12 +14,12 @@ from numpy.typing import ArrayLike
 from psnb._src.client.arguments import checked_array, checked_ids
 from psnb._src.client.bags import Bags, Combiner, make_bags
 from psnb._src.client.dask_frame import frame_of_rows
-from psnb._src.client.live_optimizer import LiveOptimizer
+from psnb._src.client.parameter_shards import LiveOptimizer
 from psnb._src.client.sparse_shards import SparseShards
-from psnb._src.client.updates import weigh
+from psnb._src.client.updates import weigh, write
 from psnb._src.data.ragged import Ragged
+from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.admission import Admission
-from psnb._src.server.tables.operations import CountSkipped, DescribeRows, ShrinkTable
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.utils.arrays import integers_of
 from psnb._src.utils.checks import integer
@@ -304,11 +304,7 @@ class Embedding(FixedAttributes):
         self._shards.require_optimizer()
         bags = self._bags(values, offsets, include_last_offset, combiner, weights)
         what = f"gradients for bags of embedding {self.name!r}"
-        array = checked_array(gradients, self.dtype, what)
-        if array.shape != (bags.count, self.dim):
-            raise InvalidArrayError(
-                f"{what}: expected shape {(bags.count, self.dim)}, found {array.shape}"
-            )
+        array = checked_array(gradients, self.dtype, what, (bags.count, self.dim))
         self._shards.must_skip(array, what)  # the error names the bag
         looked_up = None
         if bags.combiner is Combiner.MAX:
@@ -367,7 +363,7 @@ class Embedding(FixedAttributes):
         writes = self._shards.pushing(ids, gradients, shows, clicks)
         if weight is not None:
             weigh(weight)
-        self._shards.send(writes, immediate)
+        write(self._shards.server_client, writes, immediate=immediate)
 
     @counted_as(PUSH)
     def assign(self, ids: ArrayLike, values: ArrayLike) -> None:
@@ -392,7 +388,8 @@ class Embedding(FixedAttributes):
         ServerLostError
             If a server is gone.
         """
-        self._shards.assign(ids, values)
+        writes = self._shards.assigning(ids, values)
+        write(self._shards.server_client, writes, immediate=True)
 
     def end_day(self) -> None:
         """End a day: shows and clicks decay, and every row counts one more day unseen.
@@ -410,7 +407,9 @@ class Embedding(FixedAttributes):
             may have.
         """
         self._shards.require_accessor()
-        self._shards.end_day()
+        end = ops.OnTable(self.name, ops.EndDay())
+        writes = [(shard, end) for shard in self._shards.shard_ids]
+        write(self._shards.server_client, writes, immediate=True)
 
     def shrink(
         self,
@@ -446,7 +445,7 @@ class Embedding(FixedAttributes):
         """
         accessor = self._shards.require_accessor()
         threshold, days = delete_threshold, delete_after_unseen_days
-        shrink = ShrinkTable(
+        shrink = ops.ShrinkTable(
             accessor.delete_threshold if threshold is None else float(threshold),
             accessor.delete_after_unseen_days if days is None else float(days),
             bool(forget_waiting),
@@ -485,7 +484,7 @@ class Embedding(FixedAttributes):
         ServerLostError
             If a server is gone.
         """
-        parts = self._shards.ask_all(DescribeRows())
+        parts = self._shards.ask_all(ops.DescribeRows())
         return EmbeddingStatistics(**{key: sum(part[key] for part in parts) for key in parts[0]})
 
     def skipped(self) -> int:
@@ -494,7 +493,7 @@ class Embedding(FixedAttributes):
         Counted with ``nonfinite="skip"``, since the table was made. A closure's pushes count when
         the closure has ended.
         """
-        return sum(self._shards.ask_all(CountSkipped()))
+        return sum(self._shards.ask_all(ops.CountSkipped()))
 
     def _bags(
         self,

@@ -17,12 +17,12 @@ class Ids:
 
     Parameters
     ----------
-    given : array_like of int
-        As the caller gave them.
-    name : str
-        The embedding's, for messages.
-    rows, padding_idx : int or None
-        Those of the embedding.
+    ids : numpy.ndarray
+        What `checked_ids` returned.
+    padding_idx : int or None
+        That of the embedding.
+    distinct : bool
+        Whether it is known that none is repeated, and that the array will not change.
 
     Attributes
     ----------
@@ -32,25 +32,18 @@ class Ids:
         Which of the ids, flattened, are not padding; None for all.
     flat : numpy.ndarray
         Those ids, uint64 ``(n,)``.
-
-    Raises
-    ------
-    InvalidArrayError, IdOutOfRangeError
-        As `checked_ids`.
     """
 
-    def __init__(
-        self, given: ArrayLike, name: str, rows: int | None, padding_idx: int | None
-    ) -> None:
-        self._take(checked_ids(given, name, rows), padding_idx)
-
-    def _take(self, ids: np.ndarray, padding_idx: int | None) -> None:
+    def __init__(self, ids: np.ndarray, padding_idx: int | None, *, distinct: bool = False) -> None:
+        self._are_distinct = distinct
         # A view: the caller may write to the ids.
         self.shape, self.flat = ids.shape, ids.reshape(-1)
         self.real: np.ndarray | None = None
         if padding_idx is not None:
             self.real = self.flat != np.uint64(padding_idx)
             self.flat = self.flat[self.real]
+        if distinct:
+            self.flat.flags.writeable = False
 
     @cached_property
     def distinct(self) -> tuple[np.ndarray, np.ndarray | None]:
@@ -58,6 +51,8 @@ class Ids:
 
         The positions are None where each id is at its own.
         """
+        if self._are_distinct:
+            return self.flat, None
         found, position = distinct(self.flat)
         found.flags.writeable = False
         return found, position
@@ -69,7 +64,7 @@ class Ids:
 
     @cached_property
     def _repeated(self) -> bool:
-        return often_repeated(self.flat)
+        return not self._are_distinct and often_repeated(self.flat)
 
     def spread(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of all ids, ``shape + (dim,)``, from the rows of ``asked``."""
@@ -85,31 +80,6 @@ class Ids:
         return rows.reshape(*self.shape, rows.shape[1])
 
 
-class DistinctIds(Ids):
-    """Ids of which none is repeated, known from elsewhere: nothing is checked or searched again.
-
-    Parameters
-    ----------
-    given : numpy.ndarray
-        Distinct ids of an embedding ``(n,)``, uint64; not changed from now on.
-    padding_idx : int or None
-        That of the embedding.
-    """
-
-    def __init__(self, given: np.ndarray, padding_idx: int | None) -> None:
-        self._take(given, padding_idx)
-        self.flat.flags.writeable = False
-
-    @cached_property
-    def distinct(self) -> tuple[np.ndarray, None]:
-        """The ids, and no positions: each is at its own."""
-        return self.flat, None
-
-    @cached_property
-    def _repeated(self) -> bool:
-        return False
-
-
 class SeenIds:
     """The ids of one `pull` or `push`, which often are the same for several embeddings."""
 
@@ -118,12 +88,18 @@ class SeenIds:
         self._seen: dict[tuple[int, int | None, int | None], tuple[ArrayLike, Ids]] = {}
 
     def get(
-        self, given: ArrayLike | DistinctIds, name: str, rows: int | None, padding_idx: int | None
+        self, given: ArrayLike | Ids, name: str, rows: int | None, padding_idx: int | None
     ) -> Ids:
-        """Return the `Ids`; the same for the same object, which must not change meanwhile."""
-        if isinstance(given, DistinctIds):
+        """Return the `Ids`; the same for the same object, which must not change meanwhile.
+
+        Raises
+        ------
+        InvalidArrayError, IdOutOfRangeError
+            As `checked_ids`.
+        """
+        if isinstance(given, Ids):
             return given
         key = id(given), rows, padding_idx
         if key not in self._seen:
-            self._seen[key] = given, Ids(given, name, rows, padding_idx)
+            self._seen[key] = given, Ids(checked_ids(given, name, rows), padding_idx)
         return self._seen[key][1]

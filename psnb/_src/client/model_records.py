@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from typing import Annotated, Any
@@ -162,7 +162,10 @@ class ModelRecords:
             not needed later.
         """
         own = list(self.all().values())
-        others = list(_readable(saved if isinstance(saved, dict) else {}))
+        others = []
+        for each in saved.values() if isinstance(saved, dict) else ():
+            with suppress(ValueError):
+                others.append(typed(each, ModelRecord))
         here, there = _contents(own), _contents(others)
 
         def moved(now: str, before: str) -> str:
@@ -184,9 +187,3 @@ def _contents(records: Iterable[ModelRecord]) -> dict[str, Arrays]:
 
 def _scratch(records: Iterable[ModelRecord]) -> set[str]:
     return {name for record in records for name in record.scratch.values()}
-
-
-def _readable(saved: Mapping[str, Any]) -> Iterator[ModelRecord]:
-    for each in saved.values():
-        with suppress(ValueError):
-            yield typed(each, ModelRecord)

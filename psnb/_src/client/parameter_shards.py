@@ -2,25 +2,30 @@
 
 Users hold a `Variable` or an `Embedding`, which refers to a `ParameterShards`. It is a
 description and keeps no values, so any number of threads may use one. It pickles into closures
-without its `ServerClient`: each process has its own.
+without its `ServerClient`: each process has its own. `LiveOptimizer` is its optimizer, as it is on
+the servers right now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
 
 import numpy as np
 
 from psnb._src.client.arguments import NonFinite
-from psnb._src.client.live_optimizer import LiveOptimizer
-from psnb._src.client.requests import on_table
+from psnb._src.client.requests import Request, on_table
 from psnb._src.client.server_client import ServerClient
-from psnb._src.client.updates import ShardWrite, client_of, write
+from psnb._src.client.updates import client_of
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.kernels import all_finite
 from psnb._src.server.optimizer import Optimizer
-from psnb._src.server.tables.operations import ReadOptimizer
-from psnb.errors import ConfigurationError, InvalidArrayError
+from psnb._src.server.tables import operations as ops
+from psnb._src.server.tables.updater import tuned
+from psnb.errors import ConfigurationError, InvalidArrayError, PsnbError
+
+P = TypeVar("P")
 
 
 class ParameterShards:
@@ -42,10 +47,13 @@ class ParameterShards:
     Attributes
     ----------
     name, tables : str, tuple
-        As given.
+        As given; ``tables`` are the same for all handles of one parameter, in any process.
     made_with : Optimizer or None
         The optimizer that it was made with.
     """
+
+    knows_norm = True
+    """Whether servers know the norm of a push."""
 
     def __init__(
         self,
@@ -63,11 +71,7 @@ class ParameterShards:
     @property
     def optimizer(self) -> LiveOptimizer | None:
         """What the servers do with pushed gradients; its hyperparameters can be set live."""
-        if self.made_with is None:
-            return None
-        return LiveOptimizer(
-            self.made_with, self.name, self.tables, self._server_client, self._knows_norm()
-        )
+        return None if self.made_with is None else LiveOptimizer(self)
 
     @property
     def server_client(self) -> ServerClient:
@@ -80,11 +84,6 @@ class ParameterShards:
         return sorted({client.server_name(shard) for shard, _ in self.tables})
 
     @property
-    def key(self) -> object:
-        """The same for all handles of one parameter, also in other processes."""
-        return self.tables
-
-    @property
     def refuses_nonfinite(self) -> bool:
         """Whether a step that is not finite is refused, rather than left out or applied."""
         return self._nonfinite is NonFinite.REFUSE
@@ -93,11 +92,6 @@ class ParameterShards:
     def clips_by_norm(self) -> bool:
         """Whether the optimizer may clip gradients by a norm that no single shard knows."""
         return self.made_with is not None and self.made_with.clipnorm is not None
-
-    @property
-    def table_names(self) -> frozenset[str]:
-        """The names of its tables on the shards."""
-        return frozenset(table for _, table in self.tables)
 
     def require_optimizer(self) -> None:
         """Raise ConfigurationError if gradients cannot be pushed."""
@@ -126,10 +120,6 @@ class ParameterShards:
         """Return it as it is on the same shards of a strategy with another id."""
         raise NotImplementedError
 
-    def _knows_norm(self) -> bool:
-        """Return whether servers know the norm of a push."""
-        return True
-
     def optimizer_left(self, lost: Collection[int]) -> Optimizer | None:
         """Return the optimizer with the hyperparameters that it has on shards that are not lost.
 
@@ -138,12 +128,119 @@ class ParameterShards:
         kept = [table for table in self.tables if table[0].number not in lost]
         if self.made_with is None or not kept:
             return self.made_with
-        left: Optimizer = self.server_client.call([on_table(*kept[0], ReadOptimizer())])[0]
+        left: Optimizer = self.server_client.call([on_table(*kept[0], ops.ReadOptimizer())])[0]
         return left
 
-    def send(self, writes: Sequence[ShardWrite], immediate: bool) -> None:
-        """Make writes of this parameter, and of others with the same `ServerClient`."""
-        write(self.server_client, writes, immediate=immediate)
+    def ask_all(self, operation: ops.TableOperation) -> list[Any]:
+        """Run an operation on all of its tables."""
+        return self.server_client.call([on_table(*table, operation) for table in self.tables])
+
+
+class LiveOptimizer:
+    """Hyperparameters that can be read and set during training; it keeps none.
+
+    It pickles as a description, like the parameter. Any number of threads may use one.
+
+    ``table.optimizer.learning_rate = 0.01`` applies from the next update on, on every shard. So
+    does every other hyperparameter of the optimizer (and a schedule in place of a number), except
+    those that need other optimizer state, such as ``centered``. Setting returns when all servers
+    have the value. In a closure it happens immediately, not at the end, and again if the closure
+    runs again. Restoring a checkpoint does not change hyperparameters.
+
+    An embedding over several servers takes a ``clipnorm`` only if it was made with one: to know the
+    norm of a push, its gradients must be summed by id before they are sent, which takes half as
+    long as the push where ids do not repeat.
+
+    Reading and setting raise `ServerLostError` if a server is gone; setting may then have reached
+    the others. A value out of its range raises `ConfigurationError` and changes nothing.
+
+    Parameters
+    ----------
+    shards : ParameterShards
+        Those of the parameter, which was made with an optimizer.
+    """
+
+    __slots__ = ("_shards",)
+
+    _shards: ParameterShards
+
+    def __init__(self, shards: ParameterShards) -> None:
+        # Not by this class's __setattr__, which sets hyperparameters.
+        object.__setattr__(self, "_shards", shards)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LiveOptimizer, (self._shards,)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._names()]
+
+    def __repr__(self) -> str:
+        try:
+            return repr(self.current())
+        except PsnbError:  # a repr must also work after the strategy is closed
+            return (
+                f"<psnb optimizer of {self._shards.name!r}, out of reach; made as {self._made!r}>"
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._names():
+            raise AttributeError(f"{type(self._made).__name__} has no hyperparameter {name!r}")
+        return getattr(self.current(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        shards, kind = self._shards, type(self._made).__name__
+        if name not in self._names():
+            raise ConfigurationError(
+                f"{kind} of {shards.name!r} has no hyperparameter {name!r}; it has "
+                f"{', '.join(self._names())}"
+            )
+        if name == "clipnorm" and value is not None and not shards.knows_norm:
+            raise ConfigurationError(
+                f"{shards.name!r} was made without clipnorm, so its pushes do not carry their "
+                "norm, and no server sees the whole of one: make it with clipnorm=, if only with "
+                "one that clips nothing (clipnorm=1e30), which can then be changed"
+            )
+        # Checked here as well, so that no server accepts what another would refuse.
+        checked = getattr(tuned(self._made, shards.name, {name: value}), name)
+        shards.ask_all(ops.TuneOptimizer({name: checked}))
+
+    @property
+    def iterations(self) -> int:
+        """How many updates were applied: one for each push, or round in mode `Sync`; read-only.
+
+        For a parameter over several servers the highest count: a push to an embedding is an update
+        only where some of its rows are. Checkpoints restore it.
+
+        Raises
+        ------
+        ServerLostError
+            If a server is gone.
+        """
+        return max(self._shards.ask_all(ops.CountUpdates()))
+
+    def current(self) -> Optimizer:
+        """Ask the first shard's server for the optimizer as it is now."""
+        return self._shards.server_client.call([self.request()])[0]
+
+    def request(self) -> Request:
+        """Return the request for the current optimizer."""
+        return on_table(*self._shards.tables[0], ops.ReadOptimizer())
+
+    def rate_request(self) -> Request:
+        """Return the request for the learning rate of the next update."""
+        return on_table(*self._shards.tables[0], ops.ReadRate())
+
+    def describe(self) -> dict[str, Any]:
+        """Return name and current hyperparameters as JSON can hold them."""
+        return self.current().describe()
+
+    @property
+    def _made(self) -> Optimizer:
+        assert self._shards.made_with is not None
+        return self._shards.made_with
+
+    def _names(self) -> list[str]:
+        return [field.name for field in fields(self._made)]
 
 
 def clipped_tables(parameters: Iterable[ParameterShards]) -> dict[str, str]:
@@ -152,5 +249,22 @@ def clipped_tables(parameters: Iterable[ParameterShards]) -> dict[str, str]:
         table: parameter.name
         for parameter in parameters
         if parameter.clips_by_norm
-        for table in parameter.table_names
+        for _, table in parameter.tables
     }
+
+
+def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def divided(
+    parts: Sequence[P], numbers: np.ndarray, owners: Callable[[np.ndarray], np.ndarray]
+) -> list[tuple[P, Any]]:
+    """Return each part that has some of the numbers (ids, or rows), with their positions."""
+    if numbers.size == 0:
+        return []
+    if len(parts) == 1:
+        return [(parts[0], slice(None))]
+    of = owners(numbers)
+    split = [(part, np.flatnonzero(of == i)) for i, part in enumerate(parts)]
+    return [(part, at) for part, at in split if at.size]

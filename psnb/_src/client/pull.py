@@ -18,7 +18,7 @@ from psnb._src.client.handles import Handle, shards_of
 from psnb._src.client.ids import SeenIds
 from psnb._src.client.parameter_shards import ParameterShards
 from psnb._src.client.sparse_shards import SparseShards
-from psnb._src.client.updates import ShardWrite, fetch_together, weigh
+from psnb._src.client.updates import ShardWrite, fetch_together, weigh, write
 from psnb._src.utils.checks import integer
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.ownership import owned
@@ -127,7 +127,7 @@ def push(
     if weight is not None:
         weigh(weight)
     for first, parts in writes.values():
-        first.send(parts, immediate)
+        write(first.server_client, parts, immediate=immediate)
 
 
 def _check(handles: Mapping[Handle, Any]) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from psnb._src.dask_compat.reach import cloudpickled
@@ -46,16 +47,13 @@ def on_table(shard: ShardId, table: str, operation: TableOperation) -> Request:
 
 def unresponsive(request: Request, reason: str) -> ServerUnresponsiveError:
     """Return the error for a request that may still be answered, or carried out, later."""
-    to = request.to
-    if isinstance(to, ServerAddress):
-        return ServerUnresponsiveError(
-            f"parameter {to.name} at {to.address} does not answer: {reason}"
-        )
-    return ServerUnresponsiveError(
-        f"shard {to.number} of {_tables(request)} does not answer: {reason}. If it does not "
-        "come back, strategy.recover() brings the shard back from the last checkpoint, or "
-        "strategy.recover(initialize=True) starts over without one"
+    what_to_do = (
+        ". If it does not come back, strategy.recover() brings the shard back from the last "
+        "checkpoint, or strategy.recover(initialize=True) starts over without one"
+        if isinstance(request.to, ShardId)
+        else ""
     )
+    return ServerUnresponsiveError(f"{_subject(request)} does not answer: {reason}{what_to_do}")
 
 
 def lost(
@@ -65,20 +63,20 @@ def lost(
 
     ``server`` is the one that had the shard, if that is known.
     """
-    to = request.to
-    if isinstance(to, ServerAddress):
-        error = ServerLostError(f"parameter {to.name} at {to.address} does not answer: {reason}")
+    if isinstance(request.to, ServerAddress):
+        error = ServerLostError(f"{_subject(request)} does not answer: {reason}")
     else:
-        why = reason or "no server has it"
-        error = lost_shard(
-            f"shard {to.number} of {_tables(request)} is gone with its server: {why}", to, server
-        )
+        why = f"{_subject(request)} is gone with its server: {reason or 'no server has it'}"
+        error = lost_shard(why, request.to, server)
     error.__cause__ = reason
     return error
 
 
-def _tables(request: Request) -> str:
-    """Return the names of the parameters that a request to a shard is about."""
+def _subject(request: Request) -> str:
+    """Return the server, or the shard and the parameters, that a request is about."""
+    to = request.to
+    if isinstance(to, ServerAddress):
+        return f"parameter {to.name} at {to.address}"
     match request.operation:
         case OnTable(table=table):
             names = {table}
@@ -88,7 +86,7 @@ def _tables(request: Request) -> str:
             names = {write.table for part in parts.values() for write in part.writes}
         case _:
             names = set()
-    return ", ".join(map(repr, sorted(names))) or "the parameters"
+    return f"shard {to.number} of {', '.join(map(repr, sorted(names))) or 'the parameters'}"
 
 
 def unreadable(request: Request, error: UnreadableError) -> SerializationError:
@@ -135,14 +133,16 @@ class RequestBatch:
 
     Attributes
     ----------
-    requests : sequence of Request
-        All of them.
+    requests, operations : sequence of Request, list of HostOperation
+        All of them; in the form in which they are sent.
     done : Answer
         Set when all have an answer; cancelled when it is not waited for any more.
     breaks : int
         How often a connection broke while they were under way.
     later : bool
         As given, until they are sent.
+    sent : dict of int to ServerAddress
+        Where requests are sent, by position; any thread notes it, before they are sent.
     """
 
     def __init__(
@@ -150,29 +150,20 @@ class RequestBatch:
     ) -> None:
         self.requests, self._then, self.later = requests, then, later
         # Pickled here, in the caller's thread, where it may raise.
-        self._operations = [_on_server(request) for request in requests]
+        self.operations = [_on_server(request) for request in requests]
         self.done: Answer[None] = Answer()
         self.breaks = 0
         self._answers: list[Done | Failed | None] = [None] * len(requests)
         self._missing = len(requests)
-        self._sent: dict[int, ServerAddress] = {}
+        self.sent: dict[int, ServerAddress] = {}
         self._trouble: float | None = None
         self._pause = 0.0
-
-    def operation(self, position: int) -> HostOperation:
-        """Return a request in the form in which it is sent."""
-        return self._operations[position]
-
-    def sent(self, positions: Sequence[int], server: ServerAddress) -> None:
-        """Note where requests are sent; any thread, before they are sent."""
-        for position in positions:
-            self._sent[position] = server
 
     def waiting(self) -> dict[int, ServerAddress]:
         """Return the requests without an answer that were sent, and where to."""
         if self.done.done():
             return {}
-        sent = self._sent.items()
+        sent = self.sent.items()
         return {position: server for position, server in sent if self._answers[position] is None}
 
     def since_trouble(self) -> float:
@@ -196,10 +187,13 @@ class RequestBatch:
                 self._settle(position, answer)
         return moved
 
-    def failed(self, positions: Sequence[int], error: Exception) -> None:
-        """Set an error as the answer to requests."""
+    def failed(
+        self, positions: Iterable[int], error: Exception | Callable[[Request], Exception]
+    ) -> None:
+        """Set an error as the answer to requests, or each request's own."""
         for position in positions:
-            self._settle(position, Failed(error))
+            made = error if isinstance(error, Exception) else error(self.requests[position])
+            self._settle(position, Failed(made))
 
     @contextlib.contextmanager
     def failing(self, positions: Sequence[int]) -> Iterator[None]:
@@ -209,8 +203,7 @@ class RequestBatch:
         except PsnbError as error:
             self.failed(positions, error)
         except OSError as error:
-            for position in positions:
-                self.failed([position], lost(self.requests[position], error))
+            self.failed(positions, partial(lost, reason=error))
         except Exception as error:  # a bug of ours: the caller must not wait for ever
             self.failed(positions, InternalError(f"a request could not be sent: {error!r}"))
             raise

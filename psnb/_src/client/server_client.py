@@ -134,6 +134,10 @@ class FrontClient(ServerClient):
         """Ask the servers."""
         return self._behind.attempt(requests)
 
+    def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> int | None:
+        """Make writes on the servers."""
+        return self._behind.commit(commit, parts)
+
     def server_name(self, shard: ShardId) -> str:
         """Return what people call the server of a shard."""
         return self._behind.server_name(shard)

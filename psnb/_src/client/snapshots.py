@@ -14,16 +14,7 @@ from psnb._src.client.requests import Request
 from psnb._src.client.server_client import ServerClient
 from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.placement.layout import ServerAddress
-from psnb._src.server.operations import (
-    AskWriting,
-    EndWriting,
-    HostOperation,
-    PrepareSnapshots,
-    ReleaseSnapshot,
-    SnapshotHeader,
-    TakeSnapshot,
-    WriteTables,
-)
+from psnb._src.server import operations as ops
 from psnb._src.utils.files import WrittenFile
 from psnb.errors import CheckpointError, PsnbError, ServerLostError
 
@@ -45,7 +36,7 @@ def prepare_snapshots(server_client: ServerClient, servers: Iterable[ServerAddre
     """
     asked, pause, until = list(servers), _FIRST_PAUSE, time.monotonic() + _LONGEST_PREPARATION
     while asked and time.monotonic() < until:
-        answers = server_client.attempt([Request(each, PrepareSnapshots()) for each in asked])
+        answers = server_client.attempt([Request(each, ops.PrepareSnapshots()) for each in asked])
         asked = [each for each, ready in zip(asked, answers, strict=True) if ready is False]
         if asked:
             time.sleep(pause)
@@ -95,13 +86,14 @@ class TableSnapshots:
             for each, parameter in parameters.items()
             for number, table in enumerate(parameter.tables)
         }
+        marks = {each: None if since is None else since.get(each, "") for each in self._tables}
         headers = server_client.call(
             [
-                Request(shard, TakeSnapshot(name, None if since is None else since.get(each, "")))
+                Request(shard, ops.TakeSnapshot(name, marks[each]))
                 for each, (shard, name) in self._tables.items()
             ]
         )
-        self.taken: dict[tuple[str, int], SnapshotHeader] = dict(
+        self.taken: dict[tuple[str, int], ops.SnapshotHeader] = dict(
             zip(self._tables, headers, strict=True)
         )
         self._open = {each: taken for each, taken in self.taken.items() if not taken.nothing}
@@ -135,39 +127,28 @@ class TableSnapshots:
         ServerLostError
             If a server is gone.
         """
+        servers = {each.key: each for each in self._servers()}
+        parts: dict[ServerAddress, dict[str, str]] = {}
+        for each, header in self._open.items():
+            key = header.snapshot.rpartition("/")[0]  # its server; the shard may have moved since
+            if key not in servers:
+                raise ServerLostError(f"a server has ended while it was to be saved: {key}")
+            parts.setdefault(servers[key], {})[files[each]] = header.snapshot
         # The servers release written snapshots, and soon also unused ones.
-        parts = self._parts({files[each]: header for each, header in self._open.items()})
         headers, self._open = self._open, {}
         there = dict.fromkeys(parts)
-        most = sum(each.rows * each.row_nbytes for each in headers.values())
+        most = max(1, sum(each.rows * each.row_nbytes for each in headers.values()))
         try:
-            self._ask({each: WriteTables(folder, part) for each, part in parts.items()}, there)
-            return self._wait(
-                folder, there, lambda nbytes: on_progress(min(1.0, nbytes / max(1, most)))
-            )
+            self._ask({each: ops.WriteTables(folder, part) for each, part in parts.items()}, there)
+            return self._wait(folder, there, lambda nbytes: on_progress(min(1.0, nbytes / most)))
         finally:
-            self._client.attempt([Request(each, EndWriting(folder)) for each in there])
+            self._client.attempt([Request(each, ops.EndWriting(folder)) for each in there])
 
     def close(self) -> None:
         """Release them, if they were not written; idempotent."""
-        headers, self._open = self._open, {}
-        self._client.attempt(
-            [
-                Request(self._tables[each][0], ReleaseSnapshot(header.snapshot))
-                for each, header in headers.items()
-            ]
-        )
-
-    def _parts(self, headers: Mapping[str, SnapshotHeader]) -> dict[ServerAddress, dict[str, str]]:
-        """Return the server of each snapshot; its shard may have moved since."""
-        servers = {each.key: each for each in self._servers()}
-        parts: dict[ServerAddress, dict[str, str]] = {}
-        for file, header in headers.items():
-            key = header.snapshot.rpartition("/")[0]
-            if key not in servers:
-                raise ServerLostError(f"a server has ended while it was to be saved: {key}")
-            parts.setdefault(servers[key], {})[file] = header.snapshot
-        return parts
+        taken = [(self._tables[each][0], header) for each, header in self._open.items()]
+        self._open = {}
+        self._client.attempt([Request(to, ops.ReleaseSnapshot(h.snapshot)) for to, h in taken])
 
     def _wait(
         self,
@@ -183,7 +164,7 @@ class TableSnapshots:
             time.sleep(pause)
             pause = min(1.5 * pause, _LONGEST_PAUSE)
             before = sum(nbytes.values())
-            found = self._ask(dict.fromkeys(asked, AskWriting(folder)), there)
+            found = self._ask(dict.fromkeys(asked, ops.AskWriting(folder)), there)
             for server, progress in found.items():
                 nbytes[server] = progress.nbytes
                 if progress.files is not None:
@@ -201,7 +182,9 @@ class TableSnapshots:
         return done
 
     def _ask(
-        self, operations: Mapping[ServerAddress, HostOperation], there: dict[ServerAddress, None]
+        self,
+        operations: Mapping[ServerAddress, ops.HostOperation],
+        there: dict[ServerAddress, None],
     ) -> dict[ServerAddress, Any]:
         """Return the answers of servers, or raise an error of one; forget those that are gone."""
         requests = [Request(server, operation) for server, operation in operations.items()]

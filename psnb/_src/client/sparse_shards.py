@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from psnb._src.client.arguments import NonFinite, checked_array, checked_ids, split_finite
-from psnb._src.client.ids import DistinctIds, SeenIds
-from psnb._src.client.parameter_shards import ParameterShards
+from psnb._src.client.ids import Ids, SeenIds
+from psnb._src.client.parameter_shards import ParameterShards, divided, joined
 from psnb._src.client.requests import on_table
 from psnb._src.client.server_client import ServerClient
 from psnb._src.client.updates import PendingRead, ShardWrite, read_request
@@ -27,10 +27,10 @@ from psnb._src.server.kernels import all_finite, norm
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.admission import Admission, Always
+from psnb._src.server.tables.checks import ExpectedRows, SavedShard, check_saved_rows
 from psnb._src.server.tables.initializers import Initializer, Uniform
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sharding import shard_of_ids
-from psnb._src.server.tables.states import ExpectedRows, SavedShard, check_saved_rows
 from psnb._src.transport.message import as_float32
 from psnb._src.utils.memory import aligned
 from psnb.errors import ConfigurationError, InvalidArrayError
@@ -55,16 +55,6 @@ class EmbeddingSpec:
     half: bool = False
     """Whether rows and gradients travel with 16 bits."""
 
-    def recipe(self) -> dict[str, Any]:
-        """Return what `SparseShards.describe` lacks, as JSON can hold it."""
-        return {
-            "nonfinite": self.nonfinite.value,
-            "padding_idx": self.padding_idx,
-            "initializer": self.initializer.describe(),
-            "admission": self.admission.describe() if self.rows is None else None,
-            "accessor": None if self.accessor is None else self.accessor.describe(),
-        }
-
     @property
     def seed(self) -> int:
         """The seed of the initial rows: of the name, so it is the same on any cluster."""
@@ -72,7 +62,7 @@ class EmbeddingSpec:
 
 
 class SparseShards(ParameterShards):
-    """A description of an embedding, and the access to its shards."""
+    """A description of an embedding, and the access to its shards, which ``shard_ids`` names."""
 
     def __init__(
         self, spec: EmbeddingSpec, shards: Sequence[ShardId], server_client: ServerClient | None
@@ -82,33 +72,19 @@ class SparseShards(ParameterShards):
         self.dim, self.rows, self.dtype = spec.dim, spec.rows, spec.dtype
         self.padding_idx, self.admission = spec.padding_idx, spec.admission
         self.accessor = spec.accessor
-        self.spec, self._shards = spec, tuple(shards)
+        self.spec, self.shard_ids = spec, tuple(shards)
+        # If a whole push goes to one shard, that can compute its norm itself. Else pushes are sent
+        # with their norm, which takes time, if they may be clipped by it.
+        sees_all = len(shards) == 1 and isinstance(spec.admission, Always)
+        self._sends_norm = not sees_all and self.clips_by_norm
+        self.knows_norm = sees_all or self._sends_norm
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SparseShards, (self.spec, self._shards, None)
-
-    @property
-    def shard_ids(self) -> tuple[ShardId, ...]:
-        """All shards that hold some of its rows."""
-        return self._shards
+        return SparseShards, (self.spec, self.shard_ids, None)
 
     def elsewhere(self, strategy: str, server_client: ServerClient) -> SparseShards:
-        shards = [shard._replace(strategy=strategy) for shard in self._shards]
+        shards = [shard._replace(strategy=strategy) for shard in self.shard_ids]
         return SparseShards(self.spec, shards, server_client)
-
-    def _knows_norm(self) -> bool:
-        return self._server_sees_all or self._sends_norm
-
-    @property
-    def _server_sees_all(self) -> bool:
-        """Whether a whole push goes to one shard, which can compute its norm itself."""
-        return len(self._shards) == 1 and isinstance(self.admission, Always)
-
-    @property
-    def _sends_norm(self) -> bool:
-        """Whether pushes are summed by id and sent with their norm, which takes time."""
-        made = self.made_with
-        return made is not None and made.clipnorm is not None and not self._server_sees_all
 
     def describe(self) -> dict[str, Any]:
         """Return what a checkpoint must match to be loaded, as JSON can hold it."""
@@ -122,16 +98,21 @@ class SparseShards(ParameterShards):
 
     def recipe(self) -> dict[str, Any]:
         """Return what `describe` lacks of how it was made, as JSON can hold it."""
-        return self.spec.recipe()
+        spec = self.spec
+        return {
+            "nonfinite": spec.nonfinite.value,
+            "padding_idx": spec.padding_idx,
+            "initializer": spec.initializer.describe(),
+            "admission": spec.admission.describe() if spec.rows is None else None,
+            "accessor": None if spec.accessor is None else spec.accessor.describe(),
+        }
 
     def check_state(self, saved: SavedShard) -> None:
         """Raise ConfigurationError unless a saved shard can be loaded."""
+        slots = self.made_with.slots if self.made_with else ()
+        fixed = None if self.rows is None else (self.rows, saved.number, saved.shards)
         expected = ExpectedRows(
-            self.name,
-            self.dtype,
-            self.made_with.slots if self.made_with else (),
-            self.dim,
-            None if self.rows is None else (self.rows, saved.number, saved.shards),
+            *(self.name, self.dtype, slots, (self.dim,), fixed),
             uses=self.accessor is not None,
             waits=self.admission.min_count > 1,
         )
@@ -156,10 +137,10 @@ class SparseShards(ParameterShards):
         """
         step = max(state["step"] for state in states)
         keys = states[0].keys() - {"step"}
-        whole = {key: _joined([state[key] for state in states]) for key in keys}
+        whole = {key: joined([state[key] for state in states]) for key in keys}
         waiting = {key: whole.pop(key) for key in keys if key.startswith("waiting.")}
-        rows: list[dict[str, Any]] = [{} for _ in self._shards]
-        tails: list[dict[str, Any]] = [{"step": step} for _ in self._shards]
+        rows: list[dict[str, Any]] = [{} for _ in self.tables]
+        tails: list[dict[str, Any]] = [{"step": step} for _ in self.tables]
         for ids, arrays, parts in (("ids", whole, rows), ("waiting.ids", waiting, tails)):
             if len(parts) == 1:
                 parts[0] |= arrays
@@ -178,7 +159,7 @@ class SparseShards(ParameterShards):
 
     def reading(
         self,
-        ids: ArrayLike | DistinctIds,
+        ids: ArrayLike | Ids,
         *,
         training: bool = True,
         seen: SeenIds | None = None,
@@ -206,7 +187,7 @@ class SparseShards(ParameterShards):
 
     def pushing(
         self,
-        ids: ArrayLike | DistinctIds,
+        ids: ArrayLike | Ids,
         gradients: ArrayLike,
         shows: ArrayLike | None = None,
         clicks: ArrayLike | None = None,
@@ -217,12 +198,8 @@ class SparseShards(ParameterShards):
         self.require_optimizer()
         own = (seen or SeenIds()).get(ids, self.name, self.rows, self.padding_idx)
         what = f"gradients for embedding {self.name!r}"
-        array = checked_array(gradients, self.dtype, what)
-        if array.shape != (*own.shape, self.dim):
-            raise InvalidArrayError(
-                f"{what}: expected shape {(*own.shape, self.dim)} for ids of shape {own.shape}, "
-                f"found {array.shape}"
-            )
+        reason = f" for ids of shape {own.shape}"
+        array = checked_array(gradients, self.dtype, what, (*own.shape, self.dim), reason)
         rows, use = array.reshape(-1, self.dim), self.use(own.shape, shows, clicks)
         if own.real is not None:
             rows, use = rows[own.real], use[:, own.real]
@@ -234,10 +211,15 @@ class SparseShards(ParameterShards):
             found, position = distinct(flat)
             sums, _ = self._summed(found, position, rows)
         size = norm(sums) if self._sends_norm else None
-        writes: list[tuple[ShardId, ops.TableWrite]] = [
-            (shard, ops.PushRows(ids, gradients, size, distinct=True, half=self.spec.half))
-            for shard, ids, gradients in self._dealt(found, sums)
-        ]
+        writes: list[tuple[ShardId, ops.TableWrite]] = []
+        for shard, at in self._split(found):
+            part = sums
+            if not isinstance(at, slice):
+                buffer = self.server_client.allocate(shard, (at.size, self.dim), self.dtype)
+                part = sums.take(at, axis=0, out=buffer, mode="clip")
+            part.flags.writeable = False  # it does not change any more
+            push = ops.PushRows(share(found, at), part, size, distinct=True, half=self.spec.half)
+            writes.append((shard, push))
         writes += [(shard, ops.SkipUpdates(bad[at].size)) for shard, at in self._split(bad)]
         if self.accessor is not None:
             writes += [
@@ -246,24 +228,19 @@ class SparseShards(ParameterShards):
             ]
         return [(shard, ops.OnTable(self.name, each)) for shard, each in writes]
 
-    def assign(self, ids: ArrayLike, values: ArrayLike) -> None:
-        """Replace rows on all shards or on none, immediately."""
+    def assigning(self, ids: ArrayLike, values: ArrayLike) -> list[ShardWrite]:
+        """Return the writes that replace rows."""
         what = f"values for embedding {self.name!r}"
         flat = checked_ids(ids, self.name, self.rows)
-        array = checked_array(values, self.dtype, what)
-        if array.shape != (*flat.shape, self.dim):
-            raise InvalidArrayError(
-                f"{what}: expected shape {(*flat.shape, self.dim)}, found {array.shape}"
-            )
+        array = checked_array(values, self.dtype, what, (*flat.shape, self.dim))
         found, position = distinct(flat.reshape(-1))
         last = np.empty(found.size, np.intp)
         last[position] = np.arange(position.size)  # of equal ids, the last value counts
         rows = array.reshape(-1, self.dim)[last]
-        writes = [
+        return [
             (shard, ops.OnTable(self.name, ops.PutRows(share(found, at), rows[at])))
             for shard, at in self._split(found)
         ]
-        self.send(writes, immediate=True)
 
     def use(
         self, shape: tuple[int, ...], shows: ArrayLike | None, clicks: ArrayLike | None
@@ -297,10 +274,6 @@ class SparseShards(ParameterShards):
             )
         return self.accessor
 
-    def end_day(self) -> None:
-        end = ops.OnTable(self.name, ops.EndDay())
-        self.send([(shard, end) for shard in self._shards], immediate=True)
-
     def row_use(self, ids: ArrayLike) -> np.ndarray:
         """Return shows, clicks and days unseen, ``(3, *ids.shape)``; 0 for ids without a row."""
         checked = checked_ids(ids, self.name, self.rows)
@@ -312,23 +285,12 @@ class SparseShards(ParameterShards):
             found[:, at] = part.T
         return found.reshape(3, *checked.shape)
 
-    def ask_all(self, operation: ops.TableOperation) -> list[Any]:
-        return self.server_client.call(
-            [on_table(shard, self.name, operation) for shard in self._shards]
-        )
-
     def _owners(self, flat: np.ndarray) -> np.ndarray:
-        return shard_of_ids(flat, len(self._shards), growing=self.rows is None)
+        return shard_of_ids(flat, len(self.shard_ids), growing=self.rows is None)
 
     def _split(self, flat: np.ndarray) -> list[tuple[ShardId, Any]]:
         """Return the shards to ask, each with the positions of its ids."""
-        if flat.size == 0:
-            return []
-        if len(self._shards) == 1:
-            return [(self._shards[0], slice(None))]
-        owners = self._owners(flat)
-        split = [(shard, np.flatnonzero(owners == i)) for i, shard in enumerate(self._shards)]
-        return [(shard, at) for shard, at in split if at.size]
+        return divided(self.shard_ids, flat, self._owners)
 
     def _summed(
         self, ids: np.ndarray, position: np.ndarray | None, gradients: np.ndarray
@@ -337,31 +299,14 @@ class SparseShards(ParameterShards):
         if position is None and not gradients.flags.writeable:
             return gradients, all_finite(gradients)  # of JAX, which never change
         shape, sums = (ids.size, self.dim), None
-        if len(self._shards) == 1:
-            sums = self.server_client.allocate(self._shards[0], shape, self.dtype)
+        if len(self.shard_ids) == 1:
+            sums = self.server_client.allocate(self.shard_ids[0], shape, self.dtype)
         if sums is None:
             sums = np.empty(shape, self.dtype)
         if position is None:
             sums[...] = gradients
             return sums, all_finite(sums)
         return sums, add_up_rows(gradients, position, sums)
-
-    def _dealt(
-        self, ids: np.ndarray, gradients: np.ndarray
-    ) -> Iterator[tuple[ShardId, np.ndarray, np.ndarray]]:
-        """Yield the part of each shard, in arrays of its own that do not change any more."""
-        for shard, at in self._split(ids):
-            if isinstance(at, slice):
-                part = gradients
-            else:
-                own = self.server_client.allocate(shard, (at.size, self.dim), self.dtype)
-                part = gradients.take(at, axis=0, out=own, mode="clip")
-            part.flags.writeable = False
-            yield shard, share(ids, at), part
-
-
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def share(ids: np.ndarray, at: Any) -> np.ndarray:

@@ -27,20 +27,13 @@ from psnb._src.client.server_client import ServerClient, process_client
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.schedules import is_finite
-from psnb._src.server.tables.operations import (
-    BlendValues,
-    OnTable,
-    Preview,
-    Push,
-    TableOperation,
-    TableRead,
-)
+from psnb._src.server.tables import operations as ops
 from psnb._src.utils.ahead import require_closure
 from psnb._src.utils.ownership import may_change
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError
 
-ShardWrite = tuple[ShardId, OnTable]
+ShardWrite = tuple[ShardId, ops.OnTable]
 """A write, and the shard that it goes to."""
 
 
@@ -95,7 +88,7 @@ class Updates:
         seen: dict[ShardId, int] | None = None,
     ) -> None:
         self.counted, self.sync_round, self.server_client = counted, sync_round, server_client
-        self._writes: dict[ShardId, list[OnTable]] = {}
+        self._writes: dict[ShardId, list[ops.OnTable]] = {}
         self.seen: dict[ShardId, int] = {} if seen is None else seen
         self.weight: float | None = None
 
@@ -108,7 +101,7 @@ class Updates:
     def pushed(self) -> bool:
         """Whether there are gradients or blends among them."""
         return any(
-            isinstance(write.operation, Push | BlendValues)
+            isinstance(write.operation, ops.Push | ops.BlendValues)
             and (self.sync_round is None or self.in_round(shard))
             for shard, writes in self._writes.items()
             for write in writes
@@ -126,15 +119,13 @@ class Updates:
 
     def buffer(self, writes: Iterable[ShardWrite]) -> None:
         """Add writes; arrays that could change meanwhile are copied."""
-        for shard, each in writes:
-            kept = _kept(each.operation)
-            self.add([(shard, each if kept is each.operation else OnTable(each.table, kept))])
+        self.add((shard, _kept(each)) for shard, each in writes)
 
     def __bool__(self) -> bool:
         """Return whether there is anything to commit."""
         return bool(self._writes)
 
-    def pending(self, shard: ShardId, table: str) -> list[TableOperation]:
+    def pending(self, shard: ShardId, table: str) -> list[ops.TableOperation]:
         """Return the held-back writes of a table whose effect a read must show.
 
         A push in a round has no effect before the round's end.
@@ -149,14 +140,6 @@ class Updates:
     def in_round(self, shard: ShardId) -> bool:
         """Return whether pushes to a shard wait for the end of a round."""
         return self.sync_round is not None and shard.strategy == self.sync_round.strategy
-
-    def read(self, server_client: ServerClient, requests: Sequence[Request]) -> list[Any]:
-        """Run requests; note the version of shards that are read for the first time."""
-        return (
-            server_client.call(requests, self.seen)
-            if self.counted
-            else server_client.call(requests)
-        )
 
     def parts(self) -> dict[ShardId, Part]:
         return {
@@ -189,15 +172,12 @@ class Updates:
         return server_client.commit(commit._replace(shards=self.shards), self.parts())
 
 
-def _kept(operation: TableOperation) -> TableOperation:
-    fields = msgspec.structs.astuple(operation)
-    if not any(map(_may_change, fields)):
-        return operation
-    return type(operation)(*(f.copy() if _may_change(f) else f for f in fields))
-
-
-def _may_change(value: object) -> bool:
-    return isinstance(value, np.ndarray) and may_change(value)
+def _kept(write: ops.OnTable) -> ops.OnTable:
+    fields = msgspec.structs.astuple(write.operation)
+    kept = [f.copy() if isinstance(f, np.ndarray) and may_change(f) else f for f in fields]
+    if all(now is before for now, before in zip(kept, fields, strict=True)):
+        return write
+    return ops.OnTable(write.table, type(write.operation)(*kept))
 
 
 _local = threading.local()
@@ -259,19 +239,16 @@ def write(server_client: ServerClient, writes: Sequence[ShardWrite], *, immediat
         If a server is gone; nothing was written. After a `ServerUnresponsiveError` that is unknown.
     """
     held = current_updates()
-    if immediate:
-        if held is not None:
-            for shard, each in writes:
-                if each.operation.collected and held.in_round(shard):
-                    raise ConfigurationError(
-                        f"push(immediate=True) to {each.table!r}: in mode Sync the pushes of all "
-                        "closures of a round are applied together, at its end; leave "
-                        "immediate=True out"
-                    )
-        held = None
-    if held is not None:
+    if held is not None and not immediate:
         held.buffer(writes)
-    elif writes:
+        return
+    for shard, each in writes:
+        if held is not None and each.operation.collected and held.in_round(shard):
+            raise ConfigurationError(
+                f"push(immediate=True) to {each.table!r}: in mode Sync the pushes of all closures "
+                "of a round are applied together, at its end; leave immediate=True out"
+            )
+    if writes:
         updates = Updates()
         updates.add(writes)
         commit_now(server_client, updates.shards, updates.parts())
@@ -309,13 +286,13 @@ def fetch_together(readings: Sequence[PendingRead]) -> list[np.ndarray]:
 def _read(
     server_client: ServerClient, requests: Sequence[Request], updates: Updates | None
 ) -> list[Any]:
-    return (
-        server_client.call(requests) if updates is None else updates.read(server_client, requests)
-    )
+    # The version of shards that are read for the first time is noted.
+    seen = updates.seen if updates is not None and updates.counted else None
+    return server_client.call(requests) if seen is None else server_client.call(requests, seen)
 
 
-def read_request(shard: ShardId, table: str, read: TableRead) -> Request:
+def read_request(shard: ShardId, table: str, read: ops.TableRead) -> Request:
     """Return the request that reads a table, with the closure's own writes seen."""
     updates = current_updates()
     pending = updates.pending(shard, table) if updates is not None else []
-    return on_table(shard, table, Preview(pending, read) if pending else read)
+    return on_table(shard, table, ops.Preview(pending, read) if pending else read)

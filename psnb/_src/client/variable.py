@@ -5,15 +5,16 @@ It refers to `DenseShards` and keeps no values itself, so any number of threads 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from psnb._src.client.dense_shards import DenseShards
-from psnb._src.client.live_optimizer import LiveOptimizer
-from psnb._src.client.updates import weigh
-from psnb._src.server.tables.operations import AddRows, AddValues, AssignRows, AssignValues
+from psnb._src.client.parameter_shards import LiveOptimizer
+from psnb._src.client.updates import ShardWrite, weigh, write
+from psnb._src.server.tables import operations as ops
 from psnb._src.utils.foreign_names import FixedAttributes
 from psnb._src.utils.phases import PULL, PUSH, counted_as
 
@@ -126,17 +127,17 @@ class Variable(FixedAttributes):
         ServerLostError
             If a server is gone.
         """
-        self._shards.write(AssignValues, self._shards.checked(value, "value"), immediate)
+        self._send(self._shards.writing(ops.AssignValues, value), immediate)
 
     @counted_as(PUSH)
     def assign_add(self, value: ArrayLike, *, immediate: bool = False) -> None:
         """Add to the value; see `assign` for parameters and errors."""
-        self._shards.write(AddValues, self._shards.checked(value, "value"), immediate)
+        self._send(self._shards.writing(ops.AddValues, value), immediate)
 
     @counted_as(PUSH)
     def assign_sub(self, value: ArrayLike, *, immediate: bool = False) -> None:
         """Subtract from the value; see `assign` for parameters and errors."""
-        self._shards.write(AddValues, -self._shards.checked(value, "value"), immediate)
+        self._send(self._shards.writing(ops.AddValues, value, sign=-1), immediate)
 
     @counted_as(PUSH)
     def scatter_update(
@@ -163,7 +164,7 @@ class Variable(FixedAttributes):
         ServerLostError
             If a server is gone.
         """
-        self._shards.scatter(AssignRows, rows, values, immediate)
+        self._send(self._shards.scattering(ops.AssignRows, rows, values), immediate)
 
     @counted_as(PUSH)
     def scatter_add(self, rows: ArrayLike, values: ArrayLike, *, immediate: bool = False) -> None:
@@ -171,12 +172,12 @@ class Variable(FixedAttributes):
 
         See `scatter_update` for parameters and errors.
         """
-        self._shards.scatter(AddRows, rows, values, immediate)
+        self._send(self._shards.scattering(ops.AddRows, rows, values), immediate)
 
     @counted_as(PUSH)
     def scatter_sub(self, rows: ArrayLike, values: ArrayLike, *, immediate: bool = False) -> None:
         """Subtract from some rows; see `scatter_add`."""
-        self._shards.scatter(AddRows, rows, values, immediate, sign=-1)
+        self._send(self._shards.scattering(ops.AddRows, rows, values, sign=-1), immediate)
 
     @counted_as(PUSH)
     def push(
@@ -207,7 +208,7 @@ class Variable(FixedAttributes):
         writes = self._shards.pushing(gradient)
         if weight is not None:
             weigh(weight)
-        self._shards.send(writes, immediate)
+        self._send(writes, immediate)
 
     def skipped(self) -> int:
         """Return how many updates were left out because they were not finite; asks the servers.
@@ -215,4 +216,7 @@ class Variable(FixedAttributes):
         Counted with ``nonfinite="skip"``, since the variable was made. A closure's pushes count
         when the closure has ended.
         """
-        return self._shards.skipped()
+        return sum(self._shards.ask_all(ops.CountSkipped()))
+
+    def _send(self, writes: Sequence[ShardWrite], immediate: bool) -> None:
+        write(self._shards.server_client, writes, immediate=immediate)

@@ -6,7 +6,7 @@ tables differ slightly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -14,15 +14,8 @@ import numpy as np
 from psnb._src.client.requests import Request, on_table
 from psnb._src.client.server_client import ServerClient
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.operations import ReadSegment, ReleaseSnapshot, SnapshotHeader, TakeSnapshot
-from psnb._src.server.tables.operations import (
-    ClearTable,
-    FinishTable,
-    PutSegment,
-    Segment,
-    row_nbytes,
-    rows_in_segment,
-)
+from psnb._src.server import operations as ops
+from psnb._src.server.tables import operations as table_ops
 from psnb.errors import ServerLostError
 
 _ATTEMPTS = 5
@@ -31,37 +24,29 @@ TableName = tuple[ShardId, str]
 """A shard, and a table there."""
 
 
-class _TableReader:
-    """A table that is being read."""
-
-    def __init__(self, table: TableName, header: SnapshotHeader) -> None:
-        self.table = table
-        self._name, self.rows = header.snapshot, header.rows
-        self.state: Segment = {
-            name: np.empty((self.rows, *array.shape[1:]), array.dtype)
-            for name, array in header.form.items()
-        } | header.tail
-        self._names = tuple(header.form)
-        self._step = rows_in_segment(header.row_nbytes)
-        self.done = 0
-
-    def request(self) -> Request:
-        """Return the request for the next segment, or the one that ends the reading."""
-        shard, _ = self.table
-        if self.done == self.rows:
-            return Request(shard, ReleaseSnapshot(self._name))
-        stop = min(self.done + self._step, self.rows)
-        return Request(shard, ReadSegment(self._name, self.done, stop))
-
-    def take(self, segment: Segment) -> None:
-        """Take the segment that was asked for."""
-        size = len(segment[self._names[0]])
-        for name in self._names:
-            self.state[name][self.done : self.done + size] = segment[name]
-        self.done += size
+def _reading(
+    table: TableName, header: ops.SnapshotHeader
+) -> Generator[Request, table_ops.Segment | None, table_ops.Segment | None]:
+    """Yield the requests for the segments of a table, and return it; None if it was lost."""
+    (shard, _), rows = table, header.rows
+    state = {
+        name: np.empty((rows, *array.shape[1:]), array.dtype) for name, array in header.form.items()
+    }
+    step = table_ops.rows_in_segment(header.row_nbytes)
+    for start in range(0, rows, step):
+        stop = min(start + step, rows)
+        segment = yield Request(shard, ops.ReadSegment(header.snapshot, start, stop))
+        if segment is None:
+            return None
+        for name, array in state.items():
+            array[start:stop] = segment[name]
+    yield Request(shard, ops.ReleaseSnapshot(header.snapshot))
+    return state | header.tail
 
 
-def read_states(server_client: ServerClient, tables: Sequence[TableName]) -> list[Segment]:
+def read_states(
+    server_client: ServerClient, tables: Sequence[TableName]
+) -> list[table_ops.Segment]:
     """Return the content of tables, each as it was at one moment.
 
     Raises
@@ -69,24 +54,27 @@ def read_states(server_client: ServerClient, tables: Sequence[TableName]) -> lis
     ServerLostError
         If a server is gone.
     """
-    found: dict[TableName, Segment] = {}
+    found: dict[TableName, table_ops.Segment] = {}
     for _ in range(_ATTEMPTS):
         left = [table for table in tables if table not in found]
         if not left:
             return [found[table] for table in tables]
-        headers = server_client.call([Request(shard, TakeSnapshot(table)) for shard, table in left])
-        under_way = [_TableReader(*each) for each in zip(left, headers, strict=True)]
-        while under_way:
-            answers = server_client.call([each.request() for each in under_way])
-            again = []
-            for reading, segment in zip(under_way, answers, strict=True):
-                if reading.done == reading.rows:
-                    found[reading.table] = reading.state
-                elif segment is not None:
-                    reading.take(segment)
-                    again.append(reading)
-                # Otherwise its server was lost meanwhile: start again.
-            under_way = again
+        headers = server_client.call(
+            [Request(shard, ops.TakeSnapshot(table)) for shard, table in left]
+        )
+        under_way = {
+            table: _reading(table, each) for table, each in zip(left, headers, strict=True)
+        }
+        requests = {table: next(reading) for table, reading in under_way.items()}
+        while requests:
+            answers = zip(requests, server_client.call([*requests.values()]), strict=True)
+            requests = {}
+            for table, segment in answers:
+                try:
+                    requests[table] = under_way[table].send(segment)
+                except StopIteration as stop:
+                    if stop.value is not None:  # otherwise its server was lost: start again
+                        found[table] = stop.value
     names = sorted({table for shard, table in tables if (shard, table) not in found})
     raise ServerLostError(
         f"what {names} hold could not be read: their servers were lost, {_ATTEMPTS} times in a "
@@ -94,7 +82,7 @@ def read_states(server_client: ServerClient, tables: Sequence[TableName]) -> lis
     )
 
 
-def read_segments(server_client: ServerClient, table: TableName) -> Iterator[Segment]:
+def read_segments(server_client: ServerClient, table: TableName) -> Iterator[table_ops.Segment]:
     """Yield the rows of a table as they were at one moment, in segments.
 
     Raises
@@ -103,12 +91,12 @@ def read_segments(server_client: ServerClient, table: TableName) -> Iterator[Seg
         If a server is gone.
     """
     shard, name = table
-    (header,) = server_client.call([Request(shard, TakeSnapshot(name))])
-    step = rows_in_segment(header.row_nbytes)
+    (header,) = server_client.call([Request(shard, ops.TakeSnapshot(name))])
+    step = table_ops.rows_in_segment(header.row_nbytes)
     try:
         for start in range(0, header.rows, step):
             stop = min(start + step, header.rows)
-            read = Request(shard, ReadSegment(header.snapshot, start, stop))
+            read = Request(shard, ops.ReadSegment(header.snapshot, start, stop))
             (segment,) = server_client.call([read])
             if segment is None:
                 raise ServerLostError(
@@ -118,12 +106,12 @@ def read_segments(server_client: ServerClient, table: TableName) -> Iterator[Seg
             yield segment
     finally:
         with suppress(ServerLostError):  # then there is nothing to release
-            server_client.call([Request(shard, ReleaseSnapshot(header.snapshot))])
+            server_client.call([Request(shard, ops.ReleaseSnapshot(header.snapshot))])
 
 
 def write_states(
     server_client: ServerClient,
-    states: Sequence[tuple[TableName, Segment, Segment]],
+    states: Sequence[tuple[TableName, table_ops.Segment, table_ops.Segment]],
     *,
     numbered: bool = False,
 ) -> None:
@@ -143,19 +131,22 @@ def write_states(
     ServerLostError
         If a server is gone; the others may have a part of the new content.
     """
-    server_client.call([on_table(*table, ClearTable()) for table, _, _ in states])
+    server_client.call([on_table(*table, table_ops.ClearTable()) for table, _, _ in states])
     start = [0] * len(states)
     while True:
         requests = []
         for i, (table, rows, _) in enumerate(states):
-            size, step = len(next(iter(rows.values()))), rows_in_segment(row_nbytes(rows))
+            size, step = (
+                len(next(iter(rows.values()))),
+                table_ops.rows_in_segment(table_ops.row_nbytes(rows)),
+            )
             if start[i] < size:
                 segment = {name: array[start[i] : start[i] + step] for name, array in rows.items()}
                 if numbered:
                     segment["start"] = np.array([start[i]])
-                requests.append(on_table(*table, PutSegment(segment)))
+                requests.append(on_table(*table, table_ops.PutSegment(segment)))
                 start[i] += step
         if not requests:
             break
         server_client.call(requests)
-    server_client.call([on_table(*table, FinishTable(tail)) for table, _, tail in states])
+    server_client.call([on_table(*table, table_ops.FinishTable(tail)) for table, _, tail in states])

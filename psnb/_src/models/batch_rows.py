@@ -20,7 +20,7 @@ from psnb._src.client.arguments import checked_ids
 from psnb._src.client.dense_shards import Blend, PartialGradient
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.handles import Handle, shards_of
-from psnb._src.client.ids import DistinctIds
+from psnb._src.client.ids import Ids
 from psnb._src.client.pull import pull, push
 from psnb._src.client.updates import weigh
 from psnb._src.client.variable import Variable
@@ -55,8 +55,8 @@ class _TableRows:
             return position
         if self._index is None:
             self._index = GrowingRowIndex()
-            self._index.insert(self._found)
-        found = self._index.insert(flat)
+            self._index.locate(self._found)
+        found = self._index.locate(flat)
         self._found = self._index.ids()
         return found
 
@@ -65,8 +65,8 @@ class _TableRows:
         at = np.flatnonzero(self._found == np.uint64(number))
         return int(at[0]) if at.size else None
 
-    def ids(self, at: slice | np.ndarray) -> DistinctIds:
-        return DistinctIds(self._found[at], self.table.padding_idx)
+    def ids(self, at: slice | np.ndarray) -> Ids:
+        return Ids(self._found[at], self.table.padding_idx, distinct=True)
 
     @property
     def count(self) -> int:
@@ -138,7 +138,7 @@ class BatchRows:
             The values of the variables; and for each table that has new ids their rows
             ``(n, dim)``, in the order of their positions.
         """
-        wanted: dict[Handle, DistinctIds | None] = dict.fromkeys(variables)
+        wanted: dict[Handle, Ids | None] = dict.fromkeys(variables)
         new = [each for each in self._tables.values() if each.count > each.fetched]
         wanted |= {each.table: each.ids(slice(each.fetched, None)) for each in new}
         found = pull(wanted, training=self._training) if wanted else {}
@@ -197,7 +197,7 @@ class BatchRows:
             push(given)
 
     def _rows_of(self, table: Embedding) -> _TableRows:
-        key = shards_of(table).key
+        key = shards_of(table).tables
         if key not in self._tables:
             self._tables[key] = _TableRows(table, self._distinct)
         return self._tables[key]

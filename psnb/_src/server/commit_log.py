@@ -166,13 +166,15 @@ class CommitLog:
         How many updates of closures have been applied.
     rounds : Rounds
         What waits for the end of its round.
+    closed : bool
+        Whether it takes no commits any more, of any writer.
     """
 
     def __init__(self, version: int = 0) -> None:
         self.version = version
         self.rounds = Rounds()
         self._writers: dict[str, _CommitWriter] = {}
-        self._closed = False  # to all writers
+        self.closed = False
 
     def __len__(self) -> int:
         """Return how many commits are kept."""
@@ -186,11 +188,6 @@ class CommitLog:
         return entry is None or (
             entry.state is not CommitState.APPLIED and entry.commit.attempt < commit.attempt
         )
-
-    @property
-    def closed(self) -> bool:
-        """Whether it takes no commits any more, of any writer."""
-        return self._closed
 
     def prepared(self) -> Iterator[LogEntry]:
         """Yield the commits that are prepared."""
@@ -235,7 +232,7 @@ class CommitLog:
                 return entry
             raise _given_up(commit)
         entry = LogEntry(commit, CommitState.PREPARED, part, reserve(part))
-        self._settle(commit.writer, commit.settled).entries[commit.number] = entry
+        self.settle(commit.writer, commit.settled).entries[commit.number] = entry
         return entry
 
     def find(self, commit: Commit, *, decided: bool = False) -> LogEntry:
@@ -273,7 +270,7 @@ class CommitLog:
         decided : bool
             Whether it is the notebook that has given it up.
         """
-        writer = self._settle(commit.writer, commit.settled)
+        writer = self.settle(commit.writer, commit.settled)
         entry = writer.entries.get(commit.number)
         if commit.number in writer.settled or (
             entry is not None
@@ -284,7 +281,8 @@ class CommitLog:
             )
         ):
             return
-        writer.entries[commit.number] = LogEntry(_bare(commit), CommitState.GIVEN_UP)
+        bare = commit._replace(shards=(), closures=())
+        writer.entries[commit.number] = LogEntry(bare, CommitState.GIVEN_UP)
 
     def fence(self, writer: str, attempts: Mapping[int, int]) -> list[CommitRecord]:
         """Report the state of some commits; from now on only the notebook may decide on them.
@@ -296,7 +294,7 @@ class CommitLog:
         attempts : mapping of int to int
             By number, the attempt up to which a commit is given up if it is not here.
         """
-        known = self._settle(writer)
+        known = self.settle(writer)
         facts = []
         for number, attempt in attempts.items():
             entry = known.entries.get(number)
@@ -312,7 +310,7 @@ class CommitLog:
 
     def close(self, writer: str) -> list[CommitRecord]:
         """Refuse all further commits of a writer, and report the present ones."""
-        known = self._settle(writer)
+        known = self.settle(writer)
         known.closed = True
         facts = []
         for entry in known.entries.values():
@@ -323,7 +321,7 @@ class CommitLog:
 
     def close_to_all(self) -> list[CommitRecord]:
         """Refuse all further commits, and report those in which other shards take part."""
-        self._closed = True
+        self.closed = True
         facts = [fact for writer in list(self._writers) for fact in self.close(writer)]
         return [fact for fact in facts if len(fact.commit.shards) > 1]
 
@@ -331,15 +329,11 @@ class CommitLog:
         """Refuse all further commits of a writer, and forget the present ones."""
         self._writers[writer] = _CommitWriter(closed=True)
 
-    def settle(self, writer: str, settled: Bounds) -> None:
-        """Forget commits of a writer that have ended, and refuse them if they come late."""
-        self._settle(writer, settled)
-
     def note(self, commit: Commit) -> None:
         """Note closures whose effect is in a commit that is not their own."""
         if commit.coordinator in ("", commit.writer):
             return
-        known = self._settle(commit.coordinator)
+        known = self.settle(commit.coordinator)
         for number, result in commit.closures:
             if number not in known.settled:
                 own = Commit(commit.coordinator, number, closures=((number, result),))
@@ -361,14 +355,15 @@ class CommitLog:
         }
 
     def _refuses(self, commit: Commit, writer: _CommitWriter) -> bool:
-        return self._closed or writer.closed or commit.number in writer.settled
+        return self.closed or writer.closed or commit.number in writer.settled
 
     def _look_up(self, commit: Commit) -> tuple[_CommitWriter, LogEntry | None]:
         """Return the writer and the entry of a commit; changes nothing."""
         writer = self._writers.get(commit.writer) or _CommitWriter()
         return writer, writer.entries.get(commit.number)
 
-    def _settle(self, writer: str, settled: Bounds = ()) -> _CommitWriter:
+    def settle(self, writer: str, settled: Bounds = ()) -> _CommitWriter:
+        """Forget commits of a writer that have ended, and refuse them if they come late."""
         known = self._writers.get(writer)
         if known is None:
             known = self._writers[writer] = _CommitWriter()
@@ -378,10 +373,6 @@ class CommitLog:
             known.entries = {n: entry for n, entry in entries if n not in known.settled}
         known.ticks = 0
         return known
-
-
-def _bare(commit: Commit) -> Commit:
-    return commit._replace(shards=(), closures=())
 
 
 def _given_up(commit: Commit) -> ClosureCancelledError:

@@ -8,27 +8,12 @@ import msgspec
 import numpy as np
 
 from psnb._src.dask_compat.reach import unpickled
+from psnb._src.server import operations as ops
 from psnb._src.server.memory import require_room
-from psnb._src.server.operations import (
-    CreateDense,
-    CreateSparse,
-    CreateTable,
-    OnShard,
-    Packed,
-    RepeatChange,
-    SyncReplica,
-)
 from psnb._src.server.optimizer import Optimizer, Workspace
+from psnb._src.server.tables import operations as table_ops
 from psnb._src.server.tables.admission import Always
 from psnb._src.server.tables.dense import DenseTable
-from psnb._src.server.tables.operations import (
-    MergeRows,
-    Operation,
-    PushGradient,
-    PushRows,
-    PutRows,
-    RecordUse,
-)
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.server.tables.table import Table
 from psnb.errors import InternalError
@@ -38,18 +23,18 @@ COMPILING = 1 << 24
 process. (Those of a table took at most 4 MB when they were loaded from numba's cache.)"""
 
 
-def build(creation: CreateTable) -> Table:
+def build(creation: ops.CreateTable) -> Table:
     """Make a table; `MemoryError` if there is no memory to compile its loops."""
     require_room(COMPILING)
     match creation:
-        case CreateDense(name, values, optimizer):
+        case ops.CreateDense(name, values, optimizer):
             return DenseTable(name, values, optimizer)
-        case CreateSparse():
+        case ops.CreateSparse():
             return SparseTable(**msgspec.structs.asdict(creation))
     raise InternalError(f"there are no tables of {type(creation).__name__}")
 
 
-def warm_up(creation: CreateTable) -> None:
+def warm_up(creation: ops.CreateTable) -> None:
     """Compile the kernels that a table will need, or load them from numba's cache.
 
     Takes a second or two the first time on a machine, a tenth of a second later. Any thread may
@@ -61,11 +46,11 @@ def warm_up(creation: CreateTable) -> None:
         What it will be made with.
     """
     require_room(COMPILING)
-    if isinstance(creation, CreateDense):
+    if isinstance(creation, ops.CreateDense):
         if (optimizer := _clipping(creation.optimizer)) is not None:
             value = np.zeros(1, creation.values.dtype)
-            DenseTable("", value, optimizer).run(PushGradient(value))
-    elif isinstance(creation, CreateSparse):
+            DenseTable("", value, optimizer).run(table_ops.PushGradient(value))
+    elif isinstance(creation, ops.CreateSparse):
         # The smallest table: one row on its shard, whose id is admitted.
         rows = None if creation.rows is None else int(creation.index) + 1
         ids = np.array([creation.index], np.uint64)
@@ -77,16 +62,16 @@ def warm_up(creation: CreateTable) -> None:
             small.lookup(ids, training)
         row = np.zeros((1, creation.dim), creation.dtype)
         small.changed_since("")
-        small.run(PutRows(ids, row))
+        small.run(table_ops.PutRows(ids, row))
         if optimizer is not None:
-            small.run(PushRows(ids, row))
-            small.run(MergeRows(ids, row, dict.fromkeys(optimizer.slots, row), 0, 1.0))
+            small.run(table_ops.PushRows(ids, row))
+            small.run(table_ops.MergeRows(ids, row, dict.fromkeys(optimizer.slots, row), 0, 1.0))
             if not isinstance(creation.admission, Always):  # some ids may have no row
                 room = Workspace.of_rows(creation.dim, row.dtype)
                 list(room.parts(np.array([-1, 0]), np.repeat(row, 2, 0), gaps=True))
         if creation.accessor is not None:
             counts = np.zeros(1, np.float32)
-            small.run(RecordUse(ids, counts, counts))
+            small.run(table_ops.RecordUse(ids, counts, counts))
 
 
 def _clipping(optimizer: Optimizer | None) -> Optimizer | None:
@@ -95,30 +80,30 @@ def _clipping(optimizer: Optimizer | None) -> Optimizer | None:
     return replace(optimizer, clipnorm=1.0) if clips else optimizer  # type: ignore[type-var]
 
 
-def unpacked(operation: Operation) -> Operation:
+def unpacked(operation: table_ops.Operation) -> table_ops.Operation:
     """Return an operation with what was pickled apart from its message."""
-    if isinstance(operation, OnShard) and isinstance(operation.operation, Packed):
-        return OnShard(operation.shard, unpickled(operation.operation.payload))
+    if isinstance(operation, ops.OnShard) and isinstance(operation.operation, ops.Packed):
+        return ops.OnShard(operation.shard, unpickled(operation.operation.payload))
     return operation
 
 
-_LONG = (Packed, CreateTable)
+_LONG = (ops.Packed, ops.CreateTable)
 
 
-def takes_long(operation: Operation) -> bool:
+def takes_long(operation: table_ops.Operation) -> bool:
     """Return whether an operation makes tables, or has what must be unpickled apart."""
-    if isinstance(operation, OnShard):
+    if isinstance(operation, ops.OnShard):
         return isinstance(operation.operation, _LONG)
     return bool(to_make(operation))
 
 
-def to_make(operation: Operation) -> list[tuple[int, CreateTable]]:
+def to_make(operation: table_ops.Operation) -> list[tuple[int, ops.CreateTable]]:
     """Return the tables that an operation will make, and on which shard."""
     match operation:
-        case OnShard(shard, CreateTable() as creation):
+        case ops.OnShard(shard, ops.CreateTable() as creation):
             return [(shard, creation)]
-        case RepeatChange(shard=shard, change=CreateTable() as creation):
+        case ops.RepeatChange(shard=shard, change=ops.CreateTable() as creation):
             return [(shard, creation)]
-        case SyncReplica(shard=shard, steps=steps):
-            return [(shard, each) for each in steps if isinstance(each, CreateTable)]
+        case ops.SyncReplica(shard=shard, steps=steps):
+            return [(shard, each) for each in steps if isinstance(each, ops.CreateTable)]
     return []

@@ -15,8 +15,7 @@ import math
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +41,7 @@ def no_memory(nbytes: int) -> MemoryError:
     return error
 
 
-class Reservable(Protocol):
+class Reservable:
     """Counts what is promised of its room.
 
     Attributes
@@ -51,8 +50,7 @@ class Reservable(Protocol):
         For how many, and how much in all.
     """
 
-    promises: int
-    promised: int
+    promises = promised = 0
 
 
 class Promise:
@@ -142,7 +140,10 @@ def refusal(error: MemoryError, what: str, where: str) -> ServerMemoryError:
     """
     if isinstance(error, ServerMemoryError):
         return error
-    nbytes = _wanted(error)
+    nbytes = getattr(error, "nbytes", None)
+    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)  # numpy's
+    if nbytes is None and shape is not None and dtype is not None:
+        nbytes = math.prod(shape) * dtype.itemsize
     wanted = "more memory" if nbytes is None else f"{nbytes:,} bytes more"
     # Its frames hold memory that others need now.
     error.__traceback__ = error.__cause__ = None
@@ -153,13 +154,6 @@ def refusal(error: MemoryError, what: str, where: str) -> ServerMemoryError:
     )
 
 
-def _wanted(error: MemoryError) -> int | None:
-    if isinstance(nbytes := getattr(error, "nbytes", None), int):
-        return nbytes
-    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)  # numpy's
-    return None if shape is None or dtype is None else math.prod(shape) * dtype.itemsize
-
-
 def _limit() -> str:
     if resource is not None:
         most, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -168,42 +162,16 @@ def _limit() -> str:
     return "the system does not give it"
 
 
-# Where tables write their results: if possible, into memory that is sent without a copy. Pure.
-#
-# The caller that runs an operation says where its result goes (`answers_in`); a table asks
-# `answer_array` for a new array. The setting is per thread and per asyncio task.
-
 Allocate = Callable[[tuple[int, ...], np.dtype], np.ndarray | None]
 """Returns an array of a shape and dtype, or None if there is none to lend."""
 
-_allocate: ContextVar[Allocate | None] = ContextVar("psnb answers", default=None)
-
-
-class answers_in:  # noqa: N801  # a context manager is named for what it reads as
-    """Have answers written to what ``allocate`` returns.
-
-    A class, because a generator takes two microseconds for each request.
-    """
-
-    __slots__ = ("_allocate", "_token")
-
-    def __init__(self, allocate: Allocate) -> None:
-        self._allocate = allocate
-
-    def __enter__(self) -> None:
-        self._token = _allocate.set(self._allocate)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        _allocate.reset(self._token)
+answers_in: ContextVar[Allocate | None] = ContextVar("psnb answers", default=None)
+"""Where tables write their results, if possible into memory that is sent without a copy; set by the
+caller that runs an operation."""
 
 
 def answer_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Return an array for an answer, not filled yet."""
-    allocate = _allocate.get()
+    allocate = answers_in.get()
     buffer = None if allocate is None else allocate(shape, dtype)
     return np.empty(shape, dtype) if buffer is None else buffer

@@ -22,7 +22,7 @@ from psnb._src.server.memory import scratch
 from psnb._src.server.schedules import (
     LearningRate,
     rate_at,
-    require_flag,
+    require_fields,
     require_number,
     require_rate,
 )
@@ -152,8 +152,8 @@ class Optimizer(ABC):
 
     def __post_init__(self) -> None:
         require_rate(self)
-        require_number(self, "weight_decay")
-        require_flag(self, "maximize")
+        below_1 = "momentum", "rho", "beta_1", "beta_2"
+        require_fields(self, ("epsilon",), below_1, but=("learning_rate_power",))
         for name in ("clipnorm", "clipvalue"):
             if getattr(self, name) is not None:
                 require_number(self, name, positive=True)
@@ -276,8 +276,8 @@ def above_zero(value: float, scalar: type[np.floating[Any]]) -> np.floating[Any]
 
 
 def epsilons(
-    value: float, scalar: type[np.floating[Any]], *, in_root: bool
+    optimizer: Any, scalar: type[np.floating[Any]]
 ) -> tuple[np.floating[Any], np.floating[Any]]:
     """Return what is added in the root and outside of it: an epsilon, `above_zero`, and nothing."""
-    epsilon = above_zero(value, scalar)
-    return (epsilon, scalar(0)) if in_root else (scalar(0), epsilon)
+    epsilon, nothing = above_zero(optimizer.epsilon, scalar), scalar(0)
+    return (epsilon, nothing) if optimizer.epsilon_in_root else (nothing, epsilon)

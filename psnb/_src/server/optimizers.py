@@ -18,7 +18,6 @@ from psnb._src.server.schedules import (
     LearningRate,
     Schedule,
     refusal,
-    require_flag,
     require_number,
 )
 
@@ -47,7 +46,7 @@ class SGD(Optimizer):
 
 @njit(cache=True, nogil=True)
 def _momentum_rows(  # type: ignore[no-untyped-def]
-    values, velocity, rows, gradients, rate, momentum, new, nesterov, decay
+    values, velocity, rows, gradients, rate, momentum, new, decay, nesterov
 ):
     for i in range(rows.size):
         ahead = rows[min(i + kernels.AHEAD, rows.size - 1)]
@@ -98,40 +97,26 @@ class Momentum(Optimizer):
     nesterov: bool = False
     dampening: float = 0.0
 
+    slots = ("velocity",)
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_number(self, "momentum", below=1)
-        require_flag(self, "nesterov")
-        require_number(self, "dampening")
         if self.dampening > 1 or (self.nesterov and self.dampening):
             raise refusal(self, "dampening", "1 at most, and 0 with nesterov=True")
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return ("velocity",)
 
     def _update(
         self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
     ) -> None:
-        scalar = values.dtype.type
-        _momentum_rows(
-            values,
-            slots["velocity"],
-            rows,
-            gradients,
-            scalar(rate),
-            scalar(self.momentum),
-            scalar(1.0 - self.dampening if step else 1.0),
-            self.nesterov,
-            scalar(self.weight_decay),
-        )
+        new = 1.0 - self.dampening if step else 1.0
+        numbers = map(values.dtype.type, (rate, self.momentum, new, self.weight_decay))
+        _momentum_rows(values, slots["velocity"], rows, gradients, *(*numbers, self.nesterov))
 
 
 # numpy's error model: the inner loop does not check for a division by zero, and so runs three times
 # as fast; the optimizer makes sure that there is none.
 @njit(cache=True, nogil=True, error_model="numpy")
 def _adagrad_rows(  # type: ignore[no-untyped-def]
-    values, accumulator, rows, gradients, rate, inside, outside, decay
+    values, accumulator, rows, gradients, rate, decay, inside, outside
 ):
     for i in range(rows.size):
         ahead = rows[min(i + kernels.AHEAD, rows.size - 1)]
@@ -186,16 +171,7 @@ class Adagrad(Optimizer):
     learning_rate_decay: float = 0.0
     epsilon_in_root: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number(self, "initial_accumulator_value")
-        require_number(self, "epsilon", positive=True)
-        require_number(self, "learning_rate_decay")
-        require_flag(self, "epsilon_in_root")
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return ("accumulator",)
+    slots = ("accumulator",)
 
     def initial_slot(self, name: str) -> float:
         return self.initial_accumulator_value
@@ -204,15 +180,9 @@ class Adagrad(Optimizer):
         self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
     ) -> None:
         scalar = values.dtype.type
-        _adagrad_rows(
-            values,
-            slots["accumulator"],
-            rows,
-            gradients,
-            scalar(rate / (1.0 + self.learning_rate_decay * step)),
-            *epsilons(self.epsilon, scalar, in_root=self.epsilon_in_root),
-            scalar(self.weight_decay),
-        )
+        rate /= 1.0 + self.learning_rate_decay * step
+        numbers = *map(scalar, (rate, self.weight_decay)), *epsilons(self, scalar)
+        _adagrad_rows(values, slots["accumulator"], rows, gradients, *numbers)
 
 
 # numpy's error model: see Adagrad.
@@ -230,9 +200,9 @@ def _adam_rows(  # type: ignore[no-untyped-def]
     second_kept,
     second_new,
     root_correction,
-    epsilon,
     decay,
     shrink,
+    epsilon,
 ):
     # `highest` is an array or None: numba compiles a loop for each, so the usual one has no test.
     for i in range(rows.size):
@@ -306,14 +276,6 @@ class Adam(Optimizer):
     decoupled: bool = True
     amsgrad: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number(self, "beta_1", below=1)
-        require_number(self, "beta_2", below=1)
-        require_number(self, "epsilon", positive=True)
-        for name in ("epsilon_hat", "decoupled", "amsgrad"):
-            require_flag(self, name)
-
     @property
     def slots(self) -> tuple[str, ...]:
         highest = ("highest_second_moment",) if self.amsgrad else ()
@@ -322,26 +284,18 @@ class Adam(Optimizer):
     def _update(
         self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
     ) -> None:
-        scalar = values.dtype.type
+        scalar, decay = values.dtype.type, self.weight_decay
         # In double precision: 1 - 0.999 ** t would lose four of float32's seven digits.
-        first_correction = 1.0 - self.beta_1 ** (step + 1)
+        rate_now = rate / (1.0 - self.beta_1 ** (step + 1))
         root_correction = (1.0 - self.beta_2 ** (step + 1)) ** -0.5
+        kept_and_new = self.beta_1, 1.0 - self.beta_1, self.beta_2, 1.0 - self.beta_2
+        decays = (0.0, rate * decay) if self.decoupled else (decay, 0.0)
+        numbers = rate_now, *kept_and_new, root_correction, *decays
+        epsilon = self.epsilon * (root_correction if self.epsilon_hat else 1.0)
         _adam_rows(
-            values,
-            slots["first_moment"],
-            slots["second_moment"],
-            slots.get("highest_second_moment"),
-            rows,
-            gradients,
-            scalar(rate / first_correction),
-            scalar(self.beta_1),
-            scalar(1.0 - self.beta_1),
-            scalar(self.beta_2),
-            scalar(1.0 - self.beta_2),
-            scalar(root_correction),
-            above_zero(self.epsilon * (root_correction if self.epsilon_hat else 1.0), scalar),
-            scalar(0.0 if self.decoupled else self.weight_decay),
-            scalar(rate * self.weight_decay if self.decoupled else 0.0),
+            *(values, slots["first_moment"], slots["second_moment"]),
+            *(slots.get("highest_second_moment"), rows, gradients),
+            *(*map(scalar, numbers), above_zero(epsilon, scalar)),
         )
 
 
@@ -358,9 +312,9 @@ def _rmsprop_rows(  # type: ignore[no-untyped-def]
     kept,
     new,
     momentum,
+    decay,
     inside,
     outside,
-    decay,
     centered,
     moving,
 ):
@@ -430,14 +384,6 @@ class RMSProp(Optimizer):
     centered: bool = False
     epsilon_in_root: bool = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number(self, "rho", below=1)
-        require_number(self, "momentum", below=1)
-        require_number(self, "epsilon", positive=True)
-        require_flag(self, "centered")
-        require_flag(self, "epsilon_in_root")
-
     @property
     def slots(self) -> tuple[str, ...]:
         mean = ("mean_gradient",) if self.centered else ()
@@ -447,30 +393,19 @@ class RMSProp(Optimizer):
     def _update(
         self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
     ) -> None:
-        scalar = values.dtype.type
-        unused = np.empty((0, 0), values.dtype)
+        scalar, unused = values.dtype.type, np.empty((0, 0), values.dtype)
+        numbers = rate, self.rho, 1.0 - self.rho, self.momentum, self.weight_decay
         _rmsprop_rows(
-            values,
-            slots["mean_square"],
-            slots.get("mean_gradient", unused),
-            slots.get("velocity", unused),
-            rows,
-            gradients,
-            scalar(rate),
-            scalar(self.rho),
-            scalar(1.0 - self.rho),
-            scalar(self.momentum),
-            *epsilons(self.epsilon, scalar, in_root=self.epsilon_in_root),
-            scalar(self.weight_decay),
-            self.centered,
-            self.momentum > 0,
+            *(values, slots["mean_square"], slots.get("mean_gradient", unused)),
+            *(slots.get("velocity", unused), rows, gradients),
+            *(*map(scalar, numbers), *epsilons(self, scalar), self.centered, self.momentum > 0),
         )
 
 
 # numpy's error model: see Adagrad.
 @njit(cache=True, nogil=True, error_model="numpy")
 def _ftrl_rows(  # type: ignore[no-untyped-def]
-    values, accumulator, linear, rows, gradients, inverse_rate, l1, pull, half, power, decay
+    values, accumulator, linear, rows, gradients, inverse_rate, l1, pull, power, decay, half
 ):
     zero = l1 * 0
     for i in range(rows.size):
@@ -531,12 +466,12 @@ class FTRL(Optimizer):
     l2: float = 0.0
     beta: float = 0.0
 
+    slots = ("accumulator", "linear")
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.learning_rate, Schedule):
             require_number(self, "learning_rate", positive=True)
-        for name in ("initial_accumulator_value", "l1", "l2", "beta"):
-            require_number(self, name)
         try:
             good = math.isfinite(self.learning_rate_power) and self.learning_rate_power <= 0
         except (TypeError, OverflowError):
@@ -544,10 +479,6 @@ class FTRL(Optimizer):
         if not good:
             raise refusal(self, "learning_rate_power", "a number, finite and not above 0")
         object.__setattr__(self, "learning_rate_power", float(self.learning_rate_power))
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return ("accumulator", "linear")
 
     def initial_slot(self, name: str) -> float:
         return self.initial_accumulator_value if name == "accumulator" else 0.0
@@ -558,18 +489,11 @@ class FTRL(Optimizer):
         scalar = values.dtype.type
         if rate <= 4 * np.finfo(scalar).tiny:  # its inverse would be infinite
             return
+        pull = self.beta / rate + 2.0 * self.l2
+        numbers = 1.0 / rate, self.l1, pull, -self.learning_rate_power, self.weight_decay
         _ftrl_rows(
-            values,
-            slots["accumulator"],
-            slots["linear"],
-            rows,
-            gradients,
-            scalar(1.0 / rate),
-            scalar(self.l1),
-            scalar(self.beta / rate + 2.0 * self.l2),
-            self.learning_rate_power == -0.5,
-            scalar(-self.learning_rate_power),
-            scalar(self.weight_decay),
+            *(values, slots["accumulator"], slots["linear"], rows, gradients),
+            *(*map(scalar, numbers), self.learning_rate_power == -0.5),
         )
 
 

@@ -1,9 +1,9 @@
-"""ShardReplica: the primary's view of a shard's replica on another server.
+"""HostedShard: a shard on a server, as the shard itself or as a replica, and its replicas.
 
-The primary forwards every change of the shard, in order, so the replica has the same content. This
-is chain replication (van Renesse and Schneider, *Chain Replication for Supporting High Throughput
-and Availability*, OSDI 2004) with a chain of two, except that the head answers reads. A change is
-acknowledged to its sender when the replica has it.
+`ShardReplica` is the primary's view of a replica. The primary forwards every change of the shard,
+in order, so the replica has the same content. This is chain replication (van Renesse and Schneider,
+*Chain Replication for Supporting High Throughput and Availability*, OSDI 2004) with a chain of two,
+except that the head answers reads. A change is acknowledged to its sender when the replica has it.
 
 A new replica is filled while the shard is in use, with one segment under way at a time. A replica
 that is equal already, because the shard was handed over, is just *attached*. Both sides count
@@ -17,18 +17,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
-from psnb._src.placement.layout import ServerAddress
-from psnb._src.placement.status import REPLICA_STATES, ReplicaState
+from psnb._src.placement.layout import ServerAddress, ShardPlacement
+from psnb._src.placement.status import REPLICA_STATES, ROLES, ReplicaState, Role, ShardStatus
+from psnb._src.server import operations as ops
 from psnb._src.server.messages import Done, Failed, Moved, PendingReply, ServerAnswer
-from psnb._src.server.operations import (
-    AdoptReplica,
-    AttachReplica,
-    RepeatChange,
-    ReplicaOperation,
-    SyncReplica,
-)
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.tables.operations import Operation, ShardOperation
 from psnb._src.server.transfer import Transfer
@@ -74,36 +69,85 @@ Connect = Callable[[str, Opening], None]
 """Begins to connect to an address, and reports the outcome to an `Opening`."""
 
 
-class Primary(Protocol):
-    """A shard on the server that is its primary.
+class HostedShard:
+    """A shard, and this server's role for it.
 
     Attributes
     ----------
-    index : int
-        The shard's number.
-    shard : ParameterShard
-        What is copied.
-    term, version : int
-        Those of its place; see `psnb._src.placement.layout.ShardPlacement`.
     position : int
         The number of changes so far.
+    replicas : dict
+        By the key of its server, each replica that this server must keep equal.
     """
 
-    index: int
-    shard: ParameterShard
-    term: int
-    version: int
-    position: int
+    def __init__(
+        self, index: int, shard: ParameterShard, role: Role, term: int, version: int
+    ) -> None:
+        self.index, self.shard, self.role = index, shard, role
+        self.term, self.version = term, version
+        self.position = 0
+        self.replicas: dict[str, ShardReplica] = {}
+
+    def enter(self, role: Role) -> None:
+        """Change the role, or raise InternalError if that cannot be."""
+        if role is not self.role and (self.role, role) not in ROLES:
+            raise InternalError(f"shard {self.index} cannot become {role} when it is {self.role}")
+        self.role = role
 
     def deposed(self) -> None:
-        """Stop being the primary: there is a newer one."""
+        """Stop being the primary: another server is now."""
+        if self.role is Role.PRIMARY:
+            self.enter(Role.RETIRED)
+        for replica in self.replicas.values():
+            replica.let_go(moved=True)
+        self.replicas.clear()
+
+    def fail(self, error: Exception) -> None:
+        """Note that a change may have been made in part: the replicas must be filled again."""
+        for replica in self.replicas.values():
+            replica.broken(ConnectionError(f"a change failed: {error!r}"))
+
+    def changed(self, operation: ShardOperation, reply: PendingReply) -> None:
+        """Send a change on to the replicas."""
+        self.position += 1
+        for replica in self.replicas.values():
+            replica.forward(operation, reply, len(reply.answers))
+
+    def status(self) -> ShardStatus:
+        """Return what is reported to the strategy."""
+        idle = self.role is Role.RETIRED and all(replica.idle for replica in self.replicas.values())
+        replicas = {key: replica.state for key, replica in self.replicas.items()}
+        return ShardStatus(self.role, self.version, idle, replicas)
+
+    def apply_role(self, placement: ShardPlacement, own_key: str, connect: Connect) -> None:
+        """Take on the role that a newer placement says for the server with this key."""
+        self.version = placement.version
+        if placement.primary is None or placement.primary.key != own_key:
+            self.deposed()
+            return
+        self.term = placement.term
+        self.enter(Role.RETIRED if placement.successor is not None else Role.PRIMARY)
+        wanted = {server.key: server for server in placement.followers}
+        for key, replica in list(self.replicas.items()):
+            syncs = wanted.get(key, placement.primary) == placement.syncing
+            again = syncs and replica.state is ReplicaState.BROKEN
+            if again or key not in wanted:
+                del self.replicas[key]
+                replica.let_go()
+        for key in wanted.keys() - self.replicas.keys():
+            replica = self.replicas[key] = ShardReplica(self, wanted[key])
+            begin = replica.fill if wanted[key] == placement.syncing else replica.attach
+            begin(connect)
 
 
 class _Change:
-    """One operation on its way to a replica."""
+    """One operation on its way to a replica, and what follows when that has it."""
 
     def __init__(
-        self, replica: ShardReplica, operation: ReplicaOperation, then: Callable[[], None]
+        self,
+        replica: ShardReplica,
+        operation: ops.ReplicaOperation,
+        then: Callable[[], object] | None = None,
     ) -> None:
         self._replica, self._operation, self.then = replica, operation, then
 
@@ -125,7 +169,7 @@ class ShardReplica:
 
     Parameters
     ----------
-    primary : Primary
+    primary : HostedShard
         The shard on this server.
     to : ServerAddress
         The other server.
@@ -138,7 +182,7 @@ class ShardReplica:
         Whether it is being filled, complete or broken.
     """
 
-    def __init__(self, primary: Primary, to: ServerAddress) -> None:
+    def __init__(self, primary: HostedShard, to: ServerAddress) -> None:
         self.to, self.state = to, ReplicaState.SYNCING
         self._primary, self._shard = primary, primary.shard
         self._index, self._term = primary.index, primary.term
@@ -154,14 +198,16 @@ class ShardReplica:
     def fill(self, connect: Connect) -> None:
         """Fill the replica; ends with `SYNCED` or `BROKEN`."""
         self._transfer = Transfer(self._shard)
+        adopt = ops.AdoptReplica(self._index, self._term, self._begun)
+        self._unsent = [_Change(self, adopt, self._go_on)]
         connect(self.to.address, self)
 
     def attach(self, connect: Connect) -> None:
         """Go on with a replica that has the same content."""
         self._enter(ReplicaState.SYNCED)
         self._follows = True
-        attach = AttachReplica(self._index, self._term, self._begun, self._primary.position)
-        self._unsent = [_Change(self, attach, _nothing)]
+        attach = ops.AttachReplica(self._index, self._term, self._begun, self._primary.position)
+        self._unsent = [_Change(self, attach)]
         connect(self.to.address, self)
 
     @property
@@ -175,13 +221,9 @@ class ShardReplica:
             link.close()
             return
         self._link = link
-        if self._transfer is not None:
-            adopt = AdoptReplica(self._index, self._term, self._begun)
-            self._send(_Change(self, adopt, self._go_on))
         unsent, self._unsent = self._unsent or [], None
-        if self._transfer is None:
-            for change in unsent:
-                self._send(change)
+        for change in unsent:
+            self._send(change)
 
     def broken(self, error: OSError) -> None:
         """Give the replica up; changes wait until it is certain that it will not take over."""
@@ -198,25 +240,21 @@ class ShardReplica:
         """
         if not self._follows:
             return
-        repeat = RepeatChange(self._index, self._term, self._primary.position, operation)
-        change = _Change(self, repeat, _nothing)
+        repeat = ops.RepeatChange(self._index, self._term, self._primary.position, operation)
+        change = _Change(self, repeat)
         reply.wait()
         self._waiting[change] = reply, place
         self._send(change)
 
-    def let_go(self) -> None:
-        """Stop waiting for the replica: it will not take over."""
-        self._close()
-        waiting, self._waiting = self._waiting, {}
-        for reply, _ in waiting.values():
-            reply.release()
-
-    def move_on(self) -> None:
-        """Answer all that waits for the replica: the shard is elsewhere."""
-        self._close()
+    def let_go(self, *, moved: bool = False) -> None:
+        """Stop waiting for the replica: it will not take over, or the shard has ``moved``."""
+        if self.state is not ReplicaState.BROKEN:
+            self._enter(ReplicaState.BROKEN)
+        self._end()
         waiting, self._waiting = self._waiting, {}
         for reply, place in waiting.values():
-            reply.answers[place] = Moved()
+            if moved:
+                reply.answers[place] = Moved()
             reply.release()
 
     def answered(self, change: _Change, answer: Any) -> None:
@@ -227,7 +265,8 @@ class ShardReplica:
             # It has lost the shard, or a change failed there: it is not a replica any more.
             self.broken(ConnectionError(f"it answers {answer!r}"))
         elif self.state is not ReplicaState.BROKEN:
-            change.then()
+            if change.then is not None:
+                change.then()
             if change in self._waiting:
                 reply, _ = self._waiting.pop(change)
                 reply.release()
@@ -246,22 +285,22 @@ class ShardReplica:
             )
             return
         if steps:
-            self._fill(steps, self._go_on)
+            self._sync(steps, self._go_on)
             return
         *parts, last = rest
         transfer.close()
         self._transfer, self._follows = None, True
         for part in parts:
-            self._fill(part, _nothing)
-        self._fill(last, self._filled, self._primary.position)
+            self._sync(part)
+        self._sync(last, partial(self._enter, ReplicaState.SYNCED), self._primary.position)
 
-    def _fill(
-        self, steps: Sequence[ShardOperation], then: Callable[[], None], position: int = 0
+    def _sync(
+        self,
+        steps: Sequence[ShardOperation],
+        then: Callable[[], object] | None = None,
+        position: int = 0,
     ) -> None:
-        self._send(_Change(self, SyncReplica(self._index, self._term, steps, position), then))
-
-    def _filled(self) -> None:
-        self._enter(ReplicaState.SYNCED)
+        self._send(_Change(self, ops.SyncReplica(self._index, self._term, steps, position), then))
 
     def _send(self, change: _Change) -> None:
         if self._unsent is not None:
@@ -278,11 +317,6 @@ class ShardReplica:
             raise InternalError(f"a replica that is {self.state} cannot become {state}")
         self.state = state
 
-    def _close(self) -> None:
-        if self.state is not ReplicaState.BROKEN:
-            self._enter(ReplicaState.BROKEN)
-        self._end()
-
     def _end(self) -> None:
         if self._transfer is not None:
             self._transfer.close()
@@ -290,7 +324,3 @@ class ShardReplica:
         if self._link is not None:
             self._link.close()
             self._link = None
-
-
-def _nothing() -> None:
-    pass

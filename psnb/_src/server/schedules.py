@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,20 @@ def require_flag(owner: Any, name: str) -> None:
     if not isinstance(value, bool | np.bool):
         raise refusal(owner, name, "True or False")
     object.__setattr__(owner, name, bool(value))
+
+
+def require_fields(
+    owner: Any, positive: Sequence[str] = (), below_1: Sequence[str] = (), but: Sequence[str] = ()
+) -> None:
+    """Require of each field what its type says: a flag, a number of steps, or a number."""
+    for each in fields(owner):
+        if each.type == "bool":
+            require_flag(owner, each.name)
+        elif each.type == "int":
+            require_steps(owner, each.name)
+        elif each.type == "float" and each.name not in but:
+            below = 1 if each.name in below_1 else None
+            require_number(owner, each.name, positive=each.name in positive, below=below)
 
 
 def refusal(owner: Any, name: str, what: str) -> ConfigurationError:
@@ -114,12 +128,9 @@ class ExponentialDecay(Schedule):
     staircase: bool = False
 
     def __post_init__(self) -> None:
-        require_number(self, "initial_learning_rate", positive=True)
-        require_steps(self, "decay_steps")
-        require_number(self, "decay_rate", positive=True)
+        require_fields(self, ("initial_learning_rate", "decay_rate"))
         if self.decay_rate > 1:
             raise refusal(self, "decay_rate", "above 0 and not above 1")
-        require_flag(self, "staircase")
 
     def __call__(self, step: int) -> float:
         falls = step // self.decay_steps if self.staircase else step / self.decay_steps
@@ -150,9 +161,7 @@ class CosineDecay(Schedule):
     alpha: float = 0.0
 
     def __post_init__(self) -> None:
-        require_number(self, "initial_learning_rate", positive=True)
-        require_steps(self, "decay_steps")
-        require_number(self, "alpha")
+        require_fields(self, ("initial_learning_rate",))
         if self.alpha > 1:
             raise refusal(self, "alpha", "0 to 1")
 
@@ -189,10 +198,7 @@ class PolynomialDecay(Schedule):
     power: float = 1.0
 
     def __post_init__(self) -> None:
-        require_number(self, "initial_learning_rate", positive=True)
-        require_steps(self, "decay_steps")
-        require_number(self, "end_learning_rate")
-        require_number(self, "power", positive=True)
+        require_fields(self, ("initial_learning_rate", "power"))
 
     def __call__(self, step: int) -> float:
         left = 1.0 - min(step, self.decay_steps) / self.decay_steps
@@ -265,8 +271,7 @@ class Warmup(Schedule):
 
     def __post_init__(self) -> None:
         require_rate(self)
-        require_steps(self, "warmup_steps")
-        require_number(self, "initial_learning_rate")
+        require_fields(self)
 
     def __call__(self, step: int) -> float:
         if step >= self.warmup_steps:

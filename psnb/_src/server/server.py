@@ -8,6 +8,7 @@ the server's event loop, one operation after the other, so each is atomic.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,16 +17,20 @@ from psnb._src.placement.layout import ShardPlacement
 from psnb._src.placement.status import Role, ServerStatus
 from psnb._src.server import operations as ops
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.hosted import HostedShard
 from psnb._src.server.making import build, unpacked
 from psnb._src.server.memory import refusal
 from psnb._src.server.messages import Done, Failed, Moved, PendingReply, ServerAnswer
-from psnb._src.server.replication import DEPOSED, DONE, Connect
+from psnb._src.server.replication import DEPOSED, DONE, Connect, HostedShard
 from psnb._src.server.shard import ParameterShard
-from psnb._src.server.snapshots import OpenSnapshots
-from psnb._src.server.tables.operations import OnTable, Operation, ShardOperation
+from psnb._src.server.snapshots import OpenSnapshots, PreallocatedPages, chunks_wanted
+from psnb._src.server.tables.operations import (
+    OnTable,
+    Operation,
+    Preview,
+    ShardOperation,
+    TableRead,
+)
 from psnb._src.server.tables.table import Table
-from psnb._src.server.traffic import Traffic
 from psnb._src.server.writing import Soon, TableWriting
 from psnb._src.utils.standby import StandbyThreads
 from psnb._src.utils.text import text_of
@@ -34,6 +39,10 @@ from psnb.errors import CheckpointError, InternalError, PsnbError, Serialization
 Made = Mapping[tuple[int, str], Table]
 """Tables that were made ahead, by the number of the shard and their name."""
 
+_PULLS = (TableRead, Preview)
+_UPDATES = (ops.CommitPart, ops.ApplyCommit)
+"""Operations that return the staleness of an update."""
+
 
 class Host:
     """Runs operations on the shards of a server.
@@ -41,7 +50,7 @@ class Host:
     Parameters
     ----------
     key : str
-        The server's key.
+        What placements call the server; an attribute, too, as a new owner gives it another.
     name : str
         The server's name, for messages.
     soon : callable
@@ -58,12 +67,13 @@ class Host:
     def __init__(
         self, key: str, name: str, soon: Soon, making: StandbyThreads, writing: StandbyThreads
     ) -> None:
-        self._key, self._name, self._soon, self._writing = key, name, soon, writing
+        self.key, self._name, self._soon, self._writing = key, name, soon, writing
         self.leaves = False
         self._hosted: dict[int, HostedShard] = {}
-        self._traffic = Traffic()
+        self._traffic = Counter(pulls=0, pushes=0, updates=0, staleness=0)  # since the start
         self._made: Made = {}
-        self._snapshots = OpenSnapshots(making)
+        self._room = PreallocatedPages(making)
+        self._snapshots = OpenSnapshots(self._room)
         self._writings: dict[str, TableWriting] = {}  # by folder
 
     def run(
@@ -85,17 +95,14 @@ class Host:
         self._drop(list(self._hosted))
         for folder in list(self._writings):
             self._end_writing(folder)
-        self._snapshots.rest()
-
-    def rename(self, key: str) -> None:
-        """Follow placements that call it by another key."""
-        self._key = key
+        self._room.clear()
 
     def tick(self) -> None:
         """Count a minute."""
         for hosted in self._hosted.values():
             hosted.shard.tick()
         self._snapshots.tick()
+        self._room.tick()
         for folder, writing in list(self._writings.items()):
             if not writing.tick():
                 self._end_writing(folder)
@@ -132,7 +139,7 @@ class Host:
             case ops.CommitParts(commit, parts):
                 return self._commit(commit, parts, reply)
             case ops.TakeSnapshot(table, since):
-                return self._snapshots.begin(self._key, hosted.shard.table(table), since)
+                return self._snapshots.begin(self.key, hosted.shard.table(table), since)
             case ops.ReadSegment(name, start, stop):
                 return self._snapshots.read(name, start, stop)
             case ops.ReleaseSnapshot(name):
@@ -150,10 +157,23 @@ class Host:
             if hosted.shard.changes(operation) or not isinstance(error, MemoryError):
                 hosted.fail(error)
             raise
-        self._traffic.count(operation, result)
+        self._count(operation, result)
         if hosted.shard.changes(operation):
             hosted.changed(operation, reply)
         return result
+
+    def _count(self, operation: ShardOperation, result: Any) -> None:
+        """Count reads and writes, and the updates of closures whose staleness is known."""
+        traffic = self._traffic
+        match operation:
+            case OnTable(_, inner):
+                traffic["pulls"] += isinstance(inner, _PULLS)
+                return
+            case ops.PreparePart(_, part) | ops.CommitPart(_, part):
+                traffic["pushes"] += len(part.writes)
+        if isinstance(operation, _UPDATES) and result is not None:
+            traffic["updates"] += 1
+            traffic["staleness"] += result
 
     def _commit(self, commit: Commit, parts: Mapping[int, Part], reply: PendingReply) -> Any:
         """Prepare and apply a commit on all its shards; or on none, if it might fail in between."""
@@ -191,9 +211,14 @@ class Host:
             case ops.MeasureShards():
                 return self._measure()
             case ops.CountTraffic():
-                return self._count_traffic()
+                nbytes = sum(sum(tables.values()) for tables in self._measure().values())
+                return {"shards": len(self._hosted), "bytes": nbytes, **self._traffic}
             case ops.PrepareSnapshots():
-                return self._prepare()
+                shards = [
+                    hosted.shard for index in self._hosted if (hosted := self._primary(index))
+                ]
+                tables = [shard.table(name) for shard in shards for name in shard.tables()]
+                return self._room.want(sum(map(chunks_wanted, tables)))
             case ops.WriteTables(folder, files):
                 return self._write(folder, files)
             case ops.AskWriting(folder):
@@ -223,7 +248,7 @@ class Host:
         for index, placement in placements.items():
             hosted = self._hosted.get(index)
             if hosted is not None and placement.version > hosted.version:
-                hosted.apply_role(placement, self._key, connect)
+                hosted.apply_role(placement, self.key, connect)
         rest = [
             (index, hosted) for index, hosted in self._hosted.items() if index not in placements
         ]
@@ -236,22 +261,6 @@ class Host:
         return {
             index: hosted.shard.run(ops.MeasureTables()) for index, hosted in self._hosted.items()
         }
-
-    def _count_traffic(self) -> dict[str, int]:
-        """Return the size of the shards here, and counts of the operations since the start."""
-        traffic = self._traffic
-        return {
-            "shards": len(self._hosted),
-            "bytes": sum(sum(tables.values()) for tables in self._measure().values()),
-            "pulls": traffic.pulls,
-            "pushes": traffic.pushes,
-            "updates": traffic.updates,
-            "staleness": traffic.staleness,
-        }
-
-    def _prepare(self) -> bool:
-        here = [each.shard for each in self._hosted.values() if each.role is Role.PRIMARY]
-        return self._snapshots.prepare(each.table(name) for each in here for name in each.tables())
 
     def _write(self, folder: str, files: Mapping[str, str]) -> None:
         """Begin to write snapshots."""
@@ -277,7 +286,7 @@ class Host:
         if (writing := self._writings.pop(folder, None)) is not None:
             writing.stop()
         if not self._writings:
-            self._snapshots.rest()
+            self._room.clear()
 
     # Operations that the primaries of replicas call.
 

@@ -28,10 +28,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-from collections import deque
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Collection, Coroutine
+from dataclasses import dataclass
+from typing import Any
 
 from distributed import Worker
 
@@ -54,7 +53,6 @@ from psnb._src.server.replication import Connect
 from psnb._src.server.schedules import rate_at
 from psnb._src.server.server import Host, Made
 from psnb._src.server.tables.operations import OnTable, TuneOptimizer
-from psnb._src.server.writing import Soon
 from psnb._src.transport.shared_memory import Probe, can_see
 from psnb._src.transport.shared_memory import probe as own_probe
 from psnb._src.transport.stream import MessageStream, UnreceivedError, message_stream
@@ -69,26 +67,17 @@ HANDLER = "psnb_server"
 GRACE = 25.0
 """Seconds that servers get to hand over what they hold."""
 
-logger = logging.getLogger("psnb")
-
 _MINUTE = 60.0
 _LOOK_WHETHER_EMPTY = 0.05
 
 
+@dataclass(eq=False)
 class _Server:
     """A server, Dask's key for it, and the latest connection of its strategy."""
 
-    def __init__(
-        self,
-        key: str,
-        actor: ParameterServer,
-        soon: Soon,
-        making: StandbyThreads,
-        writing: StandbyThreads,
-    ) -> None:
-        self.task = key
-        self.host = actor.host = Host(key, f"server {actor.name}", soon, making, writing)
-        self.keeper: MessageStream | None = None
+    task: str
+    host: Host
+    keeper: MessageStream | None = None
 
 
 class ParameterServers:
@@ -144,8 +133,9 @@ class ParameterServers:
             self._writing = StandbyThreads("psnb-writing", 1)
             self._timer = self._loop.call_later(_MINUTE, self._count_minute)
         soon = self._loop.call_soon_threadsafe
-        server = self._servers[key] = _Server(key, actor, soon, self._making, self._writing)
-        server.host.leaves = self._leaving
+        host = Host(key, f"server {actor.name}", soon, self._making, self._writing)
+        host.leaves, actor.host = self._leaving, host
+        self._servers[key] = _Server(key, host)
 
     def free(self, key: str) -> None:
         """End a server whose actor Dask has forgotten; on the loop."""
@@ -173,7 +163,6 @@ class ParameterServers:
         sees = can_see(probe)
         await comm.write({"status": "OK", "probe": own_probe(), "sees": sees})
         stream = message_stream(comm)
-        messages = _MessageQueue(stream, self._run, self._who_prepares)
         self._streams.add(stream)
         try:
             seen = await stream.receive(bool)
@@ -181,77 +170,88 @@ class ParameterServers:
                 stream.share(probe[0], seen=seen)
             while True:
                 try:
-                    messages.take(await stream.receive(ServerRequest))
+                    making = self._take(stream, await stream.receive(ServerRequest))
+                    if making is not None:
+                        await making
                 except UnreceivedError as error:
-                    stream.send(self._refused(error))
+                    refused = self._refused(error, "a request")
+                    stream.send(ServerReply(number_in(error.head), [refused]))
         except OSError:  # the client that asked is gone
             return CONNECTION_KEPT
         finally:
             self._streams.discard(stream)
             stream.abort()
 
-    def _who_prepares(self, request: ServerRequest) -> StandbyThreads | None:
-        """Return the threads for what takes long of a request; None if nothing does."""
-        here = request.key in self._servers
-        return self._making if here and any(map(takes_long, request.operations)) else None
+    def _take(
+        self, stream: MessageStream, request: ServerRequest
+    ) -> Coroutine[Any, Any, None] | None:
+        """Run a request, or return what does so when that which takes long is done."""
+        # In a frame of its own, so that no variable keeps the request while the next is awaited:
+        # its memory is given back with the answer.
+        if request.key in self._servers and any(map(takes_long, request.operations)):
+            return self._make(stream, request)
+        self._run(stream, request, {})
+        return None
 
-    def _refused(self, error: UnreceivedError) -> ServerReply:
-        """Return the answer to a request that there is no memory for."""
-        where = f"the parameter server at {self._worker.address}"
-        refused = refusal(error, "a request", where)
-        return ServerReply(number_in(error.head), [Failed(refused)])
+    async def _make(self, stream: MessageStream, request: ServerRequest) -> None:
+        stream.flush()  # an answer that waits for the next one would wait for this
+        made: Made = {}
+        # Without memory for that it is made, or refused, where it is run.
+        with contextlib.suppress(MemoryError):
+            request, made = await asyncio.wrap_future(self._making.submit(_prepared, request))
+        self._run(stream, request, made)
+
+    def _refused(self, error: MemoryError, what: str) -> Failed:
+        return Failed(refusal(error, what, f"the parameter server at {self._worker.address}"))
 
     def _run(self, stream: MessageStream, request: ServerRequest, made: Made) -> None:
         number, key = request.number, request.key
+        server, done = self._servers.get(key), ServerReply(number, [Done(None)])
         match request.operations:
             case [ops.PrepareServer()] if self._leaving:
                 ends = ServerLostError(f"the process at {self._worker.address} is about to end")
-                stream.send(ServerReply(number, [Failed(ends)]))
-                return
+                return stream.send(ServerReply(number, [Failed(ends)]))
             case [ops.PrepareServer()]:
-                stream.send(ServerReply(number, [Done(None)]))
-                return
+                return stream.send(done)
             case [ops.StopServer()]:
-                if key in self._servers:
-                    self._stop(self._servers[key])
-                stream.send(ServerReply(number, [Done(None)]))
-                return
-        server = self._servers.get(key)
+                if server is not None:
+                    self._stop(server)
+                return stream.send(done)
         if server is None:
-            stream.send(ServerReply(number, None))
-            return
+            return stream.send(ServerReply(number, None))
         match request.operations:
             case [ops.FollowPlacements()]:
-                server.keeper = stream
-                server.host.rename(key)  # what the places call it
+                server.keeper, server.host.key = stream, key
             case [ops.AddKey(other)]:
                 self._servers[other] = server
-                stream.send(ServerReply(number, [Done(None)]))
-                return
+                return stream.send(done)
             case [ops.DropOtherKeys()]:
-                others = [each for each in self._servers if self._servers[each] is server]
-                for each in others:
-                    del self._servers[each]
-                self._servers[key] = server
-                stream.send(ServerReply(number, [Done(None)]))
-                return
+                rest = self._servers.items()
+                self._servers = {k: each for k, each in rest if k == key or each is not server}
+                return stream.send(done)
 
         # The answer to a commit goes with that to the next request, if that is here: in a run of
         # steps it reads. Others do not wait for what may take long.
-        commits = all(isinstance(_on_a_shard(each), ops.CommitParts) for each in request.operations)
+        commits = all(
+            isinstance(each, ops.OnShard) and isinstance(each.operation, ops.CommitParts)
+            for each in request.operations
+        )
 
         def send(found: list[ServerAnswer]) -> None:
             try:
                 stream.send(ServerReply(number, found), later=commits and stream.has_more)
             except MemoryError as error:
-                where = f"the parameter server at {self._worker.address}"
-                refused = Failed(refusal(error, "the answer to a request", where))
+                refused = self._refused(error, "the answer to a request")
                 # Changes stay: only reads have large answers.
                 answered = [refused if _is_large(each) else each for each in found]
                 stream.send(ServerReply(number, answered))
 
-        with answers_in(stream.allocate):
+        token = answers_in.set(stream.allocate)
+        try:
             server.host.run(request.operations, PendingReply(send), self._connect, made)
+        finally:
+            answers_in.reset(token)
+        return None
 
     def _stop(self, server: _Server) -> None:
         self._servers = {k: each for k, each in self._servers.items() if each is not server}
@@ -269,57 +269,8 @@ class ParameterServers:
         self._timer = self._loop.call_later(_MINUTE, self._count_minute)
 
 
-def _on_a_shard(operation: object) -> object:
-    return operation.operation if isinstance(operation, ops.OnShard) else None
-
-
 def _is_large(answer: ServerAnswer) -> bool:
     return isinstance(answer, Done) and not isinstance(answer.result, int | float | str | None)
-
-
-_Run = Callable[[MessageStream, ServerRequest, Made], None]
-_WhoPrepares = Callable[[ServerRequest], StandbyThreads | None]
-
-
-class _MessageQueue:
-    """The messages of one connection, in their order: some must wait until tables are made."""
-
-    def __init__(self, stream: MessageStream, run: _Run, who_prepares: _WhoPrepares) -> None:
-        self._stream, self._run, self._who_prepares = stream, partial(run, stream), who_prepares
-        self._waiting: deque[ServerRequest] = deque()
-        self._making: asyncio.Task[None] | None = None
-
-    def take(self, request: ServerRequest) -> None:
-        """Run a message, or queue it behind those before it."""
-        # In a frame of its own, so that no variable keeps the message while the next is awaited:
-        # its memory is given back with the answer.
-        if self._making is not None:
-            self._waiting.append(request)
-            return
-        if (threads := self._who_prepares(request)) is not None:
-            making = self._make(request, threads)
-            self._making = asyncio.create_task(making, name="psnb making tables")
-            self._making.add_done_callback(self._made)
-            return
-        self._run(request, {})
-
-    def _made(self, making: asyncio.Task[None]) -> None:
-        # An unanswered request would wait for as long as this process lives: when the connection
-        # breaks, it is sent again.
-        if not making.cancelled() and (error := making.exception()) is not None:
-            logger.error("a request could not be carried out", exc_info=error)
-            self._stream.abort()
-
-    async def _make(self, request: ServerRequest, threads: StandbyThreads) -> None:
-        made: Made = {}
-        # Without memory for that it is made, or refused, where it is run.
-        with contextlib.suppress(MemoryError):
-            request, made = await asyncio.wrap_future(threads.submit(_prepared, request))
-        self._run(request, made)
-        del request, made
-        self._making = None
-        while self._waiting and self._making is None:
-            self.take(self._waiting.popleft())
 
 
 def _prepared(request: ServerRequest) -> tuple[ServerRequest, Made]:

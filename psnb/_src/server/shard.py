@@ -17,6 +17,7 @@ from psnb._src.server.commit_log import Commit, CommitLog, CommitRecord, CommitS
 from psnb._src.server.making import build
 from psnb._src.server.memory import refusal
 from psnb._src.server.rounds import square_norm
+from psnb._src.server.tables.checks import forms
 from psnb._src.server.tables.operations import OnTable, Push, ShardOperation
 from psnb._src.server.tables.table import ReservedWrite, Table, with_rates
 from psnb._src.utils.range_set import Bounds
@@ -165,19 +166,20 @@ class ParameterShard:
         ended: ops.EndRound | None,
     ) -> None:
         for name, tail in tails.items():
-            self._tables[name].check_tail(tail.tail)
+            found = forms(name, tail.tail)
+            self._tables[name].expected.check_tail(found, tail.tail.__getitem__)
         self._tables = {name: self._tables[name] for name in tails}
         self._creations = {name: self._creations[name] for name in tails}
         for name, tail in tails.items():
-            self._tables[name].take_over(tail.tail, tail.skipped, tail.optimizer)
+            self._tables[name].finish(tail.tail)
+            updater = self._tables[name].updater
+            updater.skipped, updater.optimizer = tail.skipped, tail.optimizer
         self.log, self.ended = log, ended
         # The reservations of the primary's commits are needed here as well.
         for entry in log.prepared():
             assert entry.part is not None
             entry.reserved = self._reserve(entry.part)
-        for each in log.rounds.writes():
-            again = log.rounds.reserve(self._tables[each.write.table], each.write)
-            each.make, each.reservation = again.make, again.reservation
+        log.rounds.reserve_again(self._tables)
 
     def _drop(self, name: str) -> None:
         if self._tables.pop(name, None) is not None:

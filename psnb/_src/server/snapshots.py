@@ -14,24 +14,130 @@ Not thread-safe; the server's one thread is its only user.
 from __future__ import annotations
 
 import itertools
+import os
+import threading
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from psnb._src.server.memory import in_small_pages
 from psnb._src.server.operations import SnapshotHeader
-from psnb._src.server.preallocated import CHUNK, PreallocatedPages, count_chunks
 from psnb._src.server.tables.changed_rows import Changes, Watcher
+from psnb._src.server.tables.checks import ROW_USE
 from psnb._src.server.tables.dense import DenseTable
 from psnb._src.server.tables.operations import Segment, row_nbytes
 from psnb._src.server.tables.sparse import SparseTable
-from psnb._src.server.tables.states import ROW_USE
 from psnb._src.server.tables.table import Table
 from psnb._src.utils.standby import StandbyThreads
 from psnb.errors import InternalError, ServerMemoryError
 
-_ALL = slice(None)
+CHUNK = 1 << 22
+"""Bytes of a chunk."""
+
+_SMALL = 1 << 20
+"""Bytes of an array's rest for which no chunk is wanted."""
+
+_SHARED = 8
+"""How many chunks several threads copy together, at least."""
+
+TICKS = 2
+"""Minutes after which unused memory is given back."""
+
+
+class PreallocatedPages:
+    """Pieces of memory that are there already, for copies that requests wait for.
+
+    The system provides a page of memory when it is first written, which takes five times as long as
+    to copy a page into it. So one of the server's `StandbyThreads` writes to all pages ahead, while
+    requests go on, until there is enough room. A chunk that was taken belongs to its taker; it goes
+    back to the system with its last reference.
+
+    Used by the server's one thread, but for what ``threads`` call.
+
+    Parameters
+    ----------
+    threads : StandbyThreads
+        Make them, and help to copy.
+    """
+
+    def __init__(self, threads: StandbyThreads) -> None:
+        self._threads = threads
+        self._lock = threading.Lock()  # guards the next three
+        self._missing = 0  # chunks that are still to be made
+        self._fills = False  # one of the threads makes them, or will
+        self._most: int | None = None  # chunks that there is memory for, if that is known
+        self._chunks: deque[np.ndarray] = deque()
+        self._ticks = 0
+
+    def want(self, chunks: int) -> bool:
+        """Have ``chunks`` chunks made; return whether they are there. Call it again to see.
+
+        If there is no memory for all of them, fewer do.
+        """
+        self._ticks = 0
+        with self._lock:
+            if self._most is not None:
+                chunks = min(chunks, self._most)
+            self._missing = max(0, chunks - len(self._chunks))
+            if self._missing and not self._fills:
+                self._fills = True
+                self._threads.submit(self._fill)
+            return not self._missing
+
+    def copies(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return copies of arrays of one axis, of a `CHUNK` at most each; several at a time."""
+        if len(arrays) < _SHARED or os.cpu_count() == 1:
+            return [self._copy(each) for each in arrays]
+        return self._threads.share(self._copy, arrays)
+
+    def _copy(self, array: np.ndarray) -> np.ndarray:
+        if array.nbytes <= _SMALL:
+            return array.copy()
+        try:
+            chunk = self._chunks.popleft()
+        except IndexError:
+            chunk = _chunk()
+        found = chunk[: array.nbytes].view(array.dtype)
+        np.copyto(found, array)
+        return found
+
+    def clear(self) -> None:
+        """Give back what was not taken."""
+        with self._lock:
+            self._missing, self._most = 0, None
+            self._chunks.clear()
+
+    def tick(self) -> None:
+        """Count a minute."""
+        self._ticks += 1
+        if self._ticks >= TICKS:
+            self.clear()
+
+    def _fill(self) -> None:
+        while True:
+            with self._lock:
+                if not self._missing:
+                    self._fills = False
+                    return
+            try:
+                chunk = _chunk()
+            except MemoryError:
+                with self._lock:
+                    self._missing, self._most, self._fills = 0, len(self._chunks), False
+                return
+            chunk.fill(0)  # without the GIL
+            with self._lock:
+                if self._missing:  # it may have been cleared
+                    self._missing -= 1
+                    self._chunks.append(chunk)
+
+
+def _chunk() -> np.ndarray:
+    return in_small_pages((CHUNK,), np.uint8)
+
+
 _BLOCK = 1 << 16  # rows that are copied at a time
 _NO_HELP = StandbyThreads("psnb-none", 0)
 
@@ -51,17 +157,24 @@ class Snapshot(Watcher):
         The shapes of the whole arrays that are by row.
     """
 
-    rows: int
-    form: Segment
-    tail: Segment
     shapes: dict[str, tuple[int, ...]]
 
-    _lapsed = False
+    def __init__(self, table: Table, rows: int) -> None:
+        self._table, self.rows = table, rows
+        self.form, self.tail = table.segment(0, 0), table.tail()
+        self._lapsed = False
+        self._read_to = 0  # by `read`
+        self._last: tuple[int, Segment] = (-1, {})
 
     def lapse(self) -> None:
         """End: changing rows could not be copied first."""
         self._lapsed = True
         self.close()
+
+    def close(self) -> None:
+        """Stop copying; idempotent."""
+        if self in self._table.watchers:
+            self._table.watchers.remove(self)
 
     def _check(self) -> None:
         if self._lapsed:
@@ -71,22 +184,19 @@ class Snapshot(Watcher):
                 "Give the processes of servers more memory, or save when less is updated"
             )
 
-    def header(self, name: str, mark: str = "", *, whole: bool = True) -> SnapshotHeader:
-        """Return the description for a reader that uses this name for the snapshot."""
-        row = row_nbytes(self.form)
-        return SnapshotHeader(name, self.rows, row, self.form, self.tail, mark, whole)
-
-    @abstractmethod
     def read(self, start: int, stop: int) -> Segment:
         """Return the rows from ``start`` to ``stop``; ranges come in order, each twice at most."""
+        self._check()
+        if start != self._last[0]:
+            if start != self._read_to:
+                raise InternalError(f"rows {start} to {stop} of a snapshot read to {self._read_to}")
+            segment = {name: self.column(name, start, stop) for name in self.form}
+            self._read_to, self._last = stop, (start, segment)
+        return self._last[1]
 
     @abstractmethod
     def column(self, name: str, start: int, stop: int) -> np.ndarray:
         """Return these rows of one array; nothing may have been `read`."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Stop copying; idempotent."""
 
 
 def snapshot(
@@ -103,38 +213,43 @@ def snapshot(
     room : PreallocatedPages, optional
         Where a variable is copied to.
     """
-    if isinstance(table, SparseTable):
-        return _RowSnapshot(table, only)
-    return _WholeSnapshot(table, PreallocatedPages(_NO_HELP) if room is None else room)
+    taken = (
+        _RowSnapshot(table, only)
+        if isinstance(table, SparseTable)
+        else _WholeSnapshot(table, PreallocatedPages(_NO_HELP) if room is None else room)
+    )
+    table.watchers.append(taken)  # at last: there may be no memory for it
+    return taken
 
 
 def chunks_wanted(table: Table) -> int:
     """Return how many `PreallocatedPages` a snapshot of a table takes, if the table changes."""
     if not isinstance(table, DenseTable):
         return 0
-    return sum(count_chunks(table.flat(name).nbytes) for name in table.names)
+    sizes = [table.flat(name).nbytes for name in table.expected.numbers]
+    return sum(nbytes // CHUNK + (nbytes % CHUNK > _SMALL) for nbytes in sizes)
 
 
 class _WholeSnapshot(Snapshot):
     """Of a variable, of which the parts that change are copied: mostly all that were not read."""
 
+    _table: DenseTable
+
     def __init__(self, table: Table, room: PreallocatedPages) -> None:
         assert isinstance(table, DenseTable)
-        self._table, self._room = table, room
-        self.rows, self.tail = table.extent, table.tail()
-        self.form = {name: array.reshape(-1) for name, array in table.segment(0, 0).items()}
+        super().__init__(table, table.extent)
+        self._room = room
+        self.form = {name: array.reshape(-1) for name, array in self.form.items()}
         self.shapes = dict.fromkeys(self.form, table.shape)
-        self._last: tuple[int, Segment] = (-1, {})
-        self._read_to = dict.fromkeys(self.form, 0)
+        self._seen = dict.fromkeys(self.form, 0)  # how far each array was read
         # For each array the copied parts, by their numbers.
         self._kept: dict[str, dict[int, np.ndarray]] = {name: {} for name in self.form}
-        table.watchers.append(self)
 
     def changing(self, rows: np.ndarray | None) -> None:
         """Copy all that was not read."""
         for name in self.form:
             step = self._step(name)
-            self._keep(name, range(self._read_to[name] // step, -(-self.rows // step)))
+            self._keep(name, range(self._seen[name] // step, -(-self.rows // step)))
 
     def changing_parts(self, rows: np.ndarray, width: int) -> None:
         """Copy the parts in which these rows are."""
@@ -144,18 +259,12 @@ class _WholeSnapshot(Snapshot):
             if (last - first).max(initial=0) > 1:
                 return self.changing(None)
             numbers = np.unique(np.concatenate([first, last]))
-            self._keep(name, numbers[numbers >= self._read_to[name] // step].tolist())
+            self._keep(name, numbers[numbers >= self._seen[name] // step].tolist())
         return None
-
-    def read(self, start: int, stop: int) -> Segment:
-        self._check()
-        if start != self._last[0]:
-            self._last = start, {name: self.column(name, start, stop) for name in self.form}
-        return self._last[1]
 
     def column(self, name: str, start: int, stop: int) -> np.ndarray:
         self._check()
-        self._read_to[name] = stop
+        self._seen[name] = stop
         step, kept, found = self._step(name), self._kept[name], [self.form[name]]
         for number in range(start // step, -(-stop // step)):
             at = number * step
@@ -167,8 +276,7 @@ class _WholeSnapshot(Snapshot):
         return found[1] if len(found) == 2 else np.concatenate(found)
 
     def close(self) -> None:
-        if self in self._table.watchers:
-            self._table.watchers.remove(self)
+        super().close()
         self._kept = {}
 
     def _step(self, name: str) -> int:
@@ -185,21 +293,19 @@ class _WholeSnapshot(Snapshot):
 class _RowSnapshot(Snapshot):
     """Of a table whose rows are copied when they change; its rows are numbered among its own."""
 
+    _table: SparseTable
+
     def __init__(self, table: SparseTable, only: np.ndarray | None) -> None:
-        self._table, self._only = table, only
-        self.rows, self.tail = table.extent if only is None else only.size, table.tail()
-        self.form = table.segment(0, 0)
+        super().__init__(table, table.extent if only is None else only.size)
+        self._only = only
         self.shapes = {name: (self.rows, *array.shape[1:]) for name, array in self.form.items()}
         self._apart = False  # nothing of it is in the table any more
-        self._read_to = 0
-        self._last: tuple[int, Segment] = (-1, {})
         # For each row, where its copy is, from 1 on; 0 if there is none. (The system provides
         # memory for zeros only when they are written.)
         self._place = np.zeros(self.rows, np.int32)
         self._kept: Segment = {}
         self._count = 0
         self._use: Segment = {}  # of all rows, once the whole has changed
-        table.watchers.append(self)
 
     def changing(self, rows: np.ndarray | None) -> None:
         """Copy the rows that were not read yet."""
@@ -221,16 +327,6 @@ class _RowSnapshot(Snapshot):
         self.changing(None)
         self._apart = True
 
-    def read(self, start: int, stop: int) -> Segment:
-        self._check()
-        if start == self._last[0]:
-            return self._last[1]
-        if start != self._read_to:
-            raise InternalError(f"rows {start} to {stop} of a snapshot read to {self._read_to}")
-        segment = {name: self.column(name, start, stop) for name in self.form}
-        self._read_to, self._last = stop, (start, segment)
-        return segment
-
     def column(self, name: str, start: int, stop: int) -> np.ndarray:
         self._check()
         if name in self._use:
@@ -246,8 +342,7 @@ class _RowSnapshot(Snapshot):
         return array
 
     def close(self) -> None:
-        if self in self._table.watchers:
-            self._table.watchers.remove(self)
+        super().close()
         self._kept = self._use = {}
 
     def _own(self, rows: np.ndarray) -> np.ndarray:
@@ -290,23 +385,15 @@ class OpenSnapshots:
 
     Parameters
     ----------
-    threads : StandbyThreads
-        Make memory ready for them.
+    room : PreallocatedPages
+        Memory for them.
     """
 
-    def __init__(self, threads: StandbyThreads) -> None:
+    def __init__(self, room: PreallocatedPages) -> None:
         self._numbers = itertools.count()
         # Each with the minutes since it was last used.
         self._open: dict[str, tuple[Snapshot, int]] = {}
-        self._room = PreallocatedPages(threads)
-
-    def prepare(self, tables: Iterable[Table]) -> bool:
-        """Have memory made ready for snapshots of all these; return whether it is there."""
-        return self._room.want(sum(map(chunks_wanted, tables)))
-
-    def rest(self) -> None:
-        """Give back what was made ready and not used."""
-        self._room.clear()
+        self._room = room
 
     def begin(self, key: str, table: Table, since: str | None) -> SnapshotHeader:
         """Take a snapshot of a table as it is now; see `TakeSnapshot`.
@@ -318,7 +405,10 @@ class OpenSnapshots:
             return SnapshotHeader("", 0, 0, {}, {}, changes.mark, whole=False)
         name, taken = f"{key}/{next(self._numbers)}", snapshot(table, changes.rows, self._room)
         self._open[name] = taken, 0
-        return taken.header(name, changes.mark, whole=changes.rows is None)
+        return SnapshotHeader(
+            *(name, taken.rows, row_nbytes(taken.form), taken.form, taken.tail),
+            *(changes.mark, changes.rows is None),
+        )
 
     def read(self, name: str, start: int, stop: int) -> Segment | None:
         """Return some rows; None if the snapshot does not exist any more."""
@@ -343,7 +433,6 @@ class OpenSnapshots:
 
     def tick(self) -> None:
         """Count a minute."""
-        self._room.tick()
         for name, (taken, ticks) in list(self._open.items()):
             self._open[name] = taken, ticks + 1
             if ticks + 1 >= SNAPSHOT_TICKS:

@@ -16,16 +16,8 @@ import msgspec
 
 from psnb._src.server.operations import FinishReplica
 from psnb._src.server.shard import ParameterShard
+from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.changed_rows import ChangedRows, Changes
-from psnb._src.server.tables.operations import (
-    ClearTable,
-    OnTable,
-    PutSegment,
-    ShardOperation,
-    TableOperation,
-    row_nbytes,
-    rows_in_segment,
-)
 from psnb._src.server.tables.sparse import SparseTable
 
 LAST = 1 << 20
@@ -42,11 +34,10 @@ class _Moving:
     """
 
     def __init__(self, table: SparseTable) -> None:
-        self.table = table
-        self._row_nbytes = row_nbytes(table.segment(0, 0))
-        self._log = ChangedRows()
+        self.table, self._log = table, ChangedRows()
+        self._row_nbytes = ops.row_nbytes(table.segment(0, 0))
         self._total = self._at = self._stop = 0
-        self._begin(self._changes(""))
+        self._begin(self._log.take("", table.extent))
         table.watchers.append(self._log)
 
     def close(self) -> None:
@@ -65,23 +56,23 @@ class _Moving:
             return True
         if than and self._total >= _MOST * self.table.extent:
             return False
-        changes = self._changes(self._mark)
+        changes = self._log.take(self._mark, self.table.extent)
         count = self.table.extent if changes.rows is None else changes.rows.size
         if count * self._row_nbytes > than:
             self._begin(changes)
         return self.pending()
 
-    def next(self) -> TableOperation:
+    def next(self) -> ops.TableOperation:
         if not self._log.knows(self._mark):  # rows have other numbers, or a change was not noted
-            self._begin(self._changes(""))
-            return ClearTable()
-        start, self._at = self._at, min(self._at + rows_in_segment(self._row_nbytes), self._stop)
+            self._begin(self._log.take("", self.table.extent))
+            return ops.ClearTable()
+        start, self._at = (
+            self._at,
+            min(self._at + ops.rows_in_segment(self._row_nbytes), self._stop),
+        )
         self._total += self._at - start
         part = slice(start, self._at)
-        return PutSegment(self.table.pick(part if self._rows is None else self._rows[part]))
-
-    def _changes(self, since: str) -> Changes:
-        return self._log.take(since, self.table.extent)
+        return ops.PutSegment(self.table.pick(part if self._rows is None else self._rows[part]))
 
     def _begin(self, changes: Changes) -> None:
         self._mark, self._rows, _ = changes
@@ -101,7 +92,7 @@ class Transfer:
         self._shard = shard
         self._moving: dict[str, _Moving] = {}
 
-    def next(self) -> list[ShardOperation]:
+    def next(self) -> list[ops.ShardOperation]:
         """Return the next steps; an empty list if it is time for `last`."""
         here = [(name, self._shard.table(name)) for name in self._shard.tables()]
         sparse = [(name, table) for name, table in here if isinstance(table, SparseTable)]
@@ -112,26 +103,26 @@ class Transfer:
                 self._moving[name] = _Moving(table)
                 return [self._shard.creation(name)]
             if self._moving[name].pending():
-                return [OnTable(name, self._moving[name].next())]
+                return [ops.OnTable(name, self._moving[name].next())]
         for name, _ in sparse:  # not before: to look for changes is to look at all rows
             if self._moving[name].more(LAST):
-                return [OnTable(name, self._moving[name].next())]
+                return [ops.OnTable(name, self._moving[name].next())]
         return []
 
-    def last(self) -> list[list[ShardOperation]]:
+    def last(self) -> list[list[ops.ShardOperation]]:
         """Return all that is left, as of now: lists of steps, to be sent in this order."""
-        steps: list[list[ShardOperation]] = []
+        steps: list[list[ops.ShardOperation]] = []
         for name in self._shard.tables():
             table = self._shard.table(name)
             if isinstance(table, SparseTable):
                 moving = self._moving[name]
                 while moving.more(than=0):
-                    steps.append([OnTable(name, moving.next())])
+                    steps.append([ops.OnTable(name, moving.next())])
             else:
                 whole = table.segment(0, table.extent)
                 creation = self._shard.creation(name)
                 creation = msgspec.structs.replace(creation, values=whole["values"])
-                steps.append([creation, OnTable(name, PutSegment(whole))])
+                steps.append([creation, ops.OnTable(name, ops.PutSegment(whole))])
         tails = {name: self._shard.tail(name) for name in self._shard.tables()}
         return [*steps, [FinishReplica(tails, self._shard.log, self._shard.ended)]]
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,57 +22,6 @@ from psnb._src.utils.mapped_arrays import safetensors_head
 from psnb._src.utils.standby import StandbyThreads
 from psnb._src.utils.threads import Answer
 from psnb.errors import CheckpointError, PsnbError
-
-# The safetensors file of a snapshot, made chunk by chunk in the order of its bytes. Pure.
-
-
-class ArrayRows(NamedTuple):
-    """Some rows of an array."""
-
-    name: str
-    start: int
-    stop: int
-
-
-class TableFile:
-    """What a file of a snapshot consists of.
-
-    Parameters
-    ----------
-    taken : Snapshot
-        The snapshot.
-
-    Attributes
-    ----------
-    head : bytes
-        The beginning of the file, which tells where each array is.
-    """
-
-    def __init__(self, taken: Snapshot) -> None:
-        self._taken = taken
-        forms = {name: (taken.form[name].dtype, shape) for name, shape in taken.shapes.items()}
-        forms |= {name: (array.dtype, array.shape) for name, array in taken.tail.items()}
-        # The largest numbers first: so each array begins at a multiple of its numbers' size.
-        self._forms = dict(sorted(forms.items(), key=lambda each: (-each[1][0].itemsize, each[0])))
-        self.head = safetensors_head(self._forms)
-
-    def chunks(self, nbytes: int) -> Iterator[ArrayRows]:
-        """Yield what follows the head, in order: chunks of at most ``nbytes``, or of a row."""
-        for name in self._forms:
-            if name in self._taken.tail:
-                yield ArrayRows(name, 0, 0)
-                continue
-            form = self._taken.form[name]
-            step = max(1, nbytes // max(1, form.itemsize * math.prod(form.shape[1:])))
-            for start in range(0, self._taken.rows, step):
-                yield ArrayRows(name, start, min(start + step, self._taken.rows))
-
-    def content(self, chunk: ArrayRows) -> np.ndarray:
-        """Return a chunk, to be read only; to be called where the table is changed."""
-        if chunk.name in self._taken.tail:
-            return self._taken.tail[chunk.name]
-        return self._taken.column(*chunk)
-
 
 Soon = Callable[[Callable[[], object]], object]
 """Calls a function in the server's one thread, soon; raises RuntimeError if that has ended."""
@@ -167,7 +115,7 @@ class TableWriting:
     def _write(self, name: str, taken: Snapshot) -> WrittenFile:
         self._check()
         with NewFile(self._folder, name) as file:
-            for chunk in self._chunks(TableFile(taken)):
+            for chunk in self._chunks(taken):
                 file.write(chunk)
                 self._nbytes += chunk.nbytes
         self._soon(taken.close)
@@ -177,17 +125,35 @@ class TableWriting:
         if self._stopped:
             raise CheckpointError(f"{self._server} was asked to stop writing")
 
-    def _chunks(self, content: TableFile) -> Iterator[memoryview]:
-        yield memoryview(content.head)
+    def _chunks(self, taken: Snapshot) -> Iterator[memoryview]:
+        """Yield the safetensors file of a snapshot, in the order of its bytes."""
+        forms = {name: (taken.form[name].dtype, shape) for name, shape in taken.shapes.items()}
+        forms |= {name: (array.dtype, array.shape) for name, array in taken.tail.items()}
+        # The largest numbers first: so each array begins at a multiple of its numbers' size.
+        forms = dict(sorted(forms.items(), key=lambda each: (-each[1][0].itemsize, each[0])))
+        yield memoryview(safetensors_head(forms))
         before: Answer[np.ndarray] | None = None
-        for chunk in content.chunks(_CHUNK):
+        for content in self._contents(taken, forms):
             coming: Answer[np.ndarray] = Answer()
-            self._soon(partial(coming.give, content.content, chunk))
+            self._soon(partial(coming.give, content))
             if before is not None:
                 yield self._received(before)
             before = coming
         if before is not None:
             yield self._received(before)
+
+    def _contents(
+        self, taken: Snapshot, names: Iterable[str]
+    ) -> Iterator[Callable[[], np.ndarray]]:
+        """Yield what returns each chunk, to be called where the table is changed."""
+        for name in names:
+            if name in taken.tail:
+                yield partial(taken.tail.__getitem__, name)
+                continue
+            form = taken.form[name]
+            step = max(1, _CHUNK // max(1, form.itemsize * math.prod(form.shape[1:])))
+            for start in range(0, taken.rows, step):
+                yield partial(taken.column, name, start, min(start + step, taken.rows))
 
     def _received(self, answer: Answer[np.ndarray]) -> memoryview:
         array = answer.result(_LONGEST_WAIT)

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from typing import Any
 
-from psnb._src.client.control import ControlConnection
+from psnb._src.client.connection import ControlConnection
 from psnb._src.dask_compat.reach import ConnectionPool
 from psnb._src.placement.layout import Layout, ServerAddress
 from psnb._src.placement.status import ServerStatus

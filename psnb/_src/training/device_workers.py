@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from psnb._src.client.local.accumulated import accumulating
-from psnb._src.client.local.pulled import PulledVariables
+from psnb._src.client.local.downpour import PulledVariables, accumulating
 from psnb._src.coordinator.coordinator import ClusterCoordinator
 from psnb._src.coordinator.datasets.leased import LeasedIterator
 from psnb._src.protocol.modes import Geo

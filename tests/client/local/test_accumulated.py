@@ -7,7 +7,7 @@ from contextlib import suppress
 import numpy as np
 
 import psnb
-from psnb._src.client.local.accumulated import accumulating
+from psnb._src.client.local.downpour import accumulating
 from psnb._src.client.updates import Updates, buffered
 from psnb._src.server.tables.operations import OnTable, PushGradient, PushRows
 from tests.client.in_process import SHARDS, InProcess, embedding, variable

@@ -12,8 +12,7 @@ import pytest
 from psnb._src.client.commit import UndecidedError
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.handles import shards_of
-from psnb._src.client.local.geo import LocalCopies
-from psnb._src.client.local.tables import LocalDense
+from psnb._src.client.local.geo import LocalCopies, LocalDense
 from psnb._src.client.requests import Request
 from psnb._src.client.updates import Updates, buffered, read_request
 from psnb._src.client.variable import Variable

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.client.local.pulled import PulledVariables
+from psnb._src.client.local.downpour import PulledVariables
 from psnb._src.client.requests import Request
 from psnb._src.client.updates import Updates, buffered
 from psnb._src.client.variable import Variable

@@ -64,7 +64,7 @@ def test_a_server_refuses_by_itself_what_a_checkpoint_must_not_hold(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
     table = strategy.embedding("e", 2, optimizer=psnb.SGD(1.0), admission=psnb.CountFilter(3))
-    shard = table._shards._shards[0]
+    shard = table._shards.shard_ids[0]
     tail = {
         "step": np.array([1]),
         "waiting.ids": np.array([7], np.uint64),

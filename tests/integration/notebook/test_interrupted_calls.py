@@ -46,7 +46,7 @@ def test_a_write_is_made_once_or_not_at_all(strategy: psnb.ParameterServerStrate
 
     interrupted_everywhere(make)
     # None of the numbers of writes is left open, which servers would remember for ever.
-    numbers = direct._writer._numbers
+    numbers = direct._numbers
     assert numbers._ended == numbers._next
 
 

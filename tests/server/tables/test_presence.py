@@ -10,10 +10,10 @@ import pytest
 from psnb import SGD, Adagrad, Adam, Momentum, RMSProp
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.rounds import Rounds
+from psnb._src.server.tables.checks import COUNTS
 from psnb._src.server.tables.dense import DenseTable
 from psnb._src.server.tables.operations import OnTable, PushGradient, RoundWeights
 from psnb._src.server.tables.presence import UpdateCounts, counts_together, joined, union, within
-from psnb._src.server.tables.states import COUNTS
 from psnb.errors import InvalidArrayError
 
 OPTIMIZERS: list[Optimizer] = [

@@ -144,7 +144,7 @@ def test_an_id_is_sighted_once_a_call() -> None:
 def test_looking_without_counting_is_no_sighting() -> None:
     rows = GrowingRowIndex(CountFilter(2))
     for _ in range(3):
-        assert rows.locate(np.array([5], np.uint64), counting=False).tolist() == [-1]
+        assert rows.give(rows.prepare(np.array([5], np.uint64), counting=False)).tolist() == [-1]
     assert rows.waiting == 0
 
 

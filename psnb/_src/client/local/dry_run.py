@@ -30,16 +30,6 @@ from psnb.errors import ConfigurationError
 
 T = TypeVar("T")
 
-_READS = (
-    ops.TableRead,
-    ops.ReadOptimizer,
-    ops.ReadRate,
-    ops.ReadUse,
-    ops.DescribeRows,
-    ops.CountSkipped,
-    ops.CountUpdates,
-)
-
 
 class DryRunClient(FrontClient):
     """A `ServerClient` that writes nothing; for one closure.
@@ -119,7 +109,7 @@ def _reading(request: Request) -> Request:
         case ops.Preview(writes, read):
             preview = ops.Preview(writes, _unseen(read))
             return Request(request.to, replace(on, operation=preview))
-    if not isinstance(on.operation, _READS):
+    if on.operation.changes:
         raise _refused(on.operation)
     return request
 
@@ -129,8 +119,7 @@ def _unseen(read: ops.TableRead) -> ops.TableRead:
 
 
 def _refused(operation: object) -> ConfigurationError:
-    name = str(operation) if isinstance(operation, ops.TableOperation) else type(operation).__name__
     return ConfigurationError(
-        f"{name} would change parameters at once, and a closure that is run again to be examined "
-        "changes none"
+        f"{operation} would change parameters at once, and a closure that is run again to be "
+        "examined changes none"
     )

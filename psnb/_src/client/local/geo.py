@@ -3,7 +3,9 @@
 A `ServerClient` for closures in front of the real one. Reads are answered from copies, which are
 fetched when first used; a closure's writes are applied to them when it commits. `exchange` sends
 the servers the learned changes, and all other writes, as one commit, and drops the copies. So a
-closure counts wholly or not at all, also when a worker dies.
+closure counts wholly or not at all, also when a worker dies. A copy (`LocalDense`, `LocalSparse`)
+is a table of the same kind as on the server, with the same optimizer. The values that were fetched
+are kept too: the difference is what the worker has learned.
 
 Threads: all closure threads of a worker share the copies. Between two exchanges they are a `_Cycle`
 with one lock, which is held while arrays are computed, never while servers are asked. If a cycle
@@ -13,27 +15,206 @@ was exchanged before a commit comes, the commit goes into the next one.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from psnb._src.client.commit import UndecidedError
 from psnb._src.client.direct import CommitNumbers
-from psnb._src.client.local.tables import LocalDense, LocalSparse, LocalTable, Make
 from psnb._src.client.requests import Request
 from psnb._src.client.server_client import FrontClient, ServerClient
 from psnb._src.client.updates import ShardWrite, Updates
 from psnb._src.client.whole_tables import TableName
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables import operations as ops
+from psnb._src.server.tables.admission import Admission
+from psnb._src.server.tables.checks import COUNTS
+from psnb._src.server.tables.dense import DenseTable, composed
+from psnb._src.server.tables.initializers import Constant
+from psnb._src.server.tables.presence import pieces, union, whole
+from psnb._src.server.tables.row_index import GrowingRowIndex
+from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.server.tables.table import with_rates
 from psnb._src.transport.message import as_float32
 from psnb.errors import ServerLostError, ServerMemoryError
 
+Make = Callable[[], object]
+"""Makes a change for which all memory is reserved."""
+
+
+class _Fetched(Admission):
+    """Only ids that were fetched have rows."""
+
+    def may_enter(self, ids: np.ndarray, seed: int) -> np.ndarray:
+        return np.zeros(ids.size, bool)
+
+
+class LocalDense:
+    """A copy of a slice of a variable.
+
+    Parameters
+    ----------
+    name : str
+        For messages.
+    state : mapping
+        What was fetched; see `DenseTable.state`.
+    optimizer : Optimizer or None
+        The parameter's.
+    """
+
+    def __init__(
+        self, name: str, state: Mapping[str, np.ndarray], optimizer: Optimizer | None
+    ) -> None:
+        self.table = DenseTable(name, state["values"], optimizer)
+        self.table.load(dict(state))
+        self._fetched = DenseTable(name, state["values"], None)
+        # The ranges that have got a gradient: an empty one at first, None for the whole slice.
+        self._pushed: np.ndarray | None = np.empty((0, 2), np.int64)
+        self._pushes = 0
+        self._blend: ops.BlendValues | None = None  # all of them, in order
+
+    def missing(self, ids: np.ndarray | None) -> None:
+        """Return the distinct ids that are still to be fetched; None for no ids."""
+
+    def install(self, ids: np.ndarray | None, state: Mapping[str, np.ndarray]) -> None:
+        """Load what was fetched for these ids, unless it is here already."""
+
+    def reserve_write(self, write: ops.TableOperation) -> list[Make]:
+        """Get the memory to repeat a write of the server, and return what does that.
+
+        It does not count as learned here.
+        """
+        if isinstance(write, ops.SkipUpdates):
+            return []
+        return [table.reserve(write) for table in (self.table, self._fetched)]
+
+    def reserve_push(self, push: ops.Push | ops.BlendValues) -> list[Make]:
+        """Get the memory to apply gradients here, or to blend, and return what does that."""
+        # Blends are sent as such, so they do not count as learned.
+        blends = isinstance(push, ops.BlendValues)
+        tables = (self.table, self._fetched) if blends else (self.table,)
+        return [*(table.reserve(push) for table in tables), partial(self._note, push)]
+
+    def _note(self, push: ops.Push | ops.BlendValues) -> None:
+        if isinstance(push, ops.BlendValues):
+            self._blend = composed(self._blend, push)
+        else:
+            assert isinstance(push, ops.PushGradient)
+            self._pushed = union(self._pushed, push.ranges)
+            self._pushes += 1
+
+    def learned(self, share: float) -> Sequence[ops.TableWrite]:
+        """Return the writes that send a share of the learned changes."""
+        found: list[ops.TableWrite] = []
+        if (blend := self._blend) is not None:
+            # Not the difference to the fetched values: others have moved them meanwhile. And first:
+            # the difference after the blend has the earlier learned changes, too.
+            part = blend.terms.dtype.type(share)
+            found.append(ops.BlendValues(blend.shares * part, blend.terms * part))
+        if self._pushes:
+            state = self.table.state()
+            step, counts = int(state["step"][0]), state.get(COUNTS)
+            values = self._difference(state["values"]) * state["values"].dtype.type(share)
+            found.append(ops.MergeValues(values, _slots(state), step, share, self._pushed, counts))
+        return found
+
+    def _difference(self, values: np.ndarray) -> np.ndarray:
+        """Return what was learned; 0 for what has had no gradient, also if it is not finite."""
+        found, fetched = np.zeros_like(values), self._fetched.read().reshape(-1)
+        ranges = whole(fetched.size) if self._pushed is None else self._pushed
+        for columns, _ in pieces(ranges):
+            now, before = values.reshape(-1)[columns], fetched[columns]
+            np.subtract(now, before, out=found.reshape(-1)[columns], where=now != before)
+        return found
+
+
+class LocalSparse:
+    """A copy of rows of an embedding.
+
+    Parameters
+    ----------
+    name : str
+        For messages.
+    state : mapping
+        What was fetched, for any ids; see `SparseTable.fetch`. It gives the form only, and is not
+        loaded.
+    optimizer : Optimizer or None
+        The parameter's.
+    """
+
+    def __init__(
+        self, name: str, state: Mapping[str, np.ndarray], optimizer: Optimizer | None
+    ) -> None:
+        dim, dtype = state["values"].shape[1], state["values"].dtype.str
+
+        def rows(optimizer: Optimizer | None) -> SparseTable:
+            return SparseTable(
+                name, dim, None, 0, 1, dtype, Constant(0.0), 0, optimizer, _Fetched()
+            )
+
+        self.table = rows(optimizer)
+        self._fetched = rows(None)
+        self._asked = GrowingRowIndex()
+        self._pushed: list[np.ndarray] = []
+
+    def missing(self, ids: np.ndarray | None) -> np.ndarray | None:
+        if ids is None:
+            return None
+        new = np.unique(ids[self._asked.find(ids) < 0])
+        return new if new.size else None
+
+    def install(self, ids: np.ndarray | None, state: Mapping[str, np.ndarray]) -> None:
+        new = self._asked.find(state["ids"]) < 0
+        rows = {name: array if name == "step" else array[new] for name, array in state.items()}
+        for table in (self.table, self._fetched):
+            table.put(rows)
+            table.updater.step = max(table.updater.step, int(state["step"][0]))
+        if ids is not None:
+            self._asked.locate(ids)
+
+    def reserve_write(self, write: ops.TableOperation) -> list[Make]:
+        # The other writes of an embedding are counts, which are not read here.
+        if not isinstance(write, ops.PutRows):
+            return []
+        here = self._asked.find(write.ids) >= 0
+        known = ops.PutRows(write.ids[here], write.values[here])
+        return [table.reserve(known) for table in (self.table, self._fetched)]
+
+    def reserve_push(self, push: ops.Push | ops.BlendValues) -> list[Make]:
+        assert isinstance(push, ops.PushRows)
+        return [self.table.reserve(push), partial(self._pushed.append, push.ids)]
+
+    def learned(self, share: float) -> Sequence[ops.TableWrite]:
+        if not self._pushed:
+            return ()
+        state = self.table.fetch(np.unique(np.concatenate(self._pushed)))
+        ids = state["ids"]
+        values = (state["values"] - self._fetched.lookup(ids)) * state["values"].dtype.type(share)
+        return [ops.MergeRows(ids, values, _slots(state), int(state["step"][0]), share)]
+
+
+LocalTable = LocalDense | LocalSparse
+"""A copy of a parameter's part on one shard; ``table`` is the copy."""
+
+
+def _slots(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {
+        name.removeprefix("slot."): array
+        for name, array in state.items()
+        if name.startswith("slot.")
+    }
+
+
 _DENSE = (ops.AddRows, ops.AddValues, ops.AssignRows, ops.AssignValues)
 """Writes other than pushes that later reads must show."""
+
+
+_Need = tuple[TableName, np.ndarray | None]
+"""A table that a read needs here, and which ids, if it has ids."""
 
 
 class _Cycle:
@@ -47,19 +228,28 @@ class _Cycle:
         self.closures: list[tuple[int, bytes | None]] = []  # those that have written
         self.updates = Updates(counted=True)
 
-    def answers(self, shard: ShardId, on_table: ops.OnTable) -> bool:
-        """Return whether copies answer; called under the lock.
+    def needed(self, request: Request) -> _Need | None:
+        """Return what the answer from copies needs, None if servers answer; under the lock.
 
         Fetching a row creates it, so reads that are not for training go to the servers, unless the
         rows are here.
         """
-        match _read_of(on_table.operation):
-            case ops.ReadValues() | ops.GatherRows() | ops.LookUpRows(training=True):
-                return True
-            case ops.LookUpRows():
-                key, ids = _needs(shard, on_table)
-                return key in self.tables and self.tables[key].missing(ids) is None
-        return False
+        if not isinstance(request.to, ShardId) or not isinstance(request.operation, ops.OnTable):
+            return None
+        key, read = (request.to, request.operation.table), request.operation.operation
+        ids: list[np.ndarray] = []
+        if isinstance(read, ops.Preview):
+            # The closure's own pushes are shown on top of the rows that they change.
+            ids = [each.ids for each in read.writes if isinstance(each, ops.PushRows)]
+            read = read.read
+        match read:
+            case ops.ReadValues() | ops.GatherRows():
+                return key, None
+            case ops.LookUpRows(looked_up, training):
+                wanted = np.concatenate([*ids, looked_up])
+                here = key in self.tables and self.tables[key].missing(wanted) is None
+                return (key, wanted) if training or here else None
+        return None
 
 
 class LocalCopies(FrontClient):
@@ -107,26 +297,25 @@ class LocalCopies(FrontClient):
         """
         cycle = self._cycle
         with cycle.lock:
-            reads = {
-                position: (shard, operation)
-                for position, request in enumerate(requests)
-                if isinstance(shard := request.to, ShardId)
-                if isinstance(operation := request.operation, ops.OnTable)
-                if cycle.answers(shard, operation)
+            needs = {
+                at: need
+                for at, request in enumerate(requests)
+                if (need := cycle.needed(request)) is not None
             }
-        others = [position for position in range(len(requests)) if position not in reads]
+        others = [at for at in range(len(requests)) if at not in needs]
         answers: dict[int, Any] = {}
         if others:
-            found = self._behind.call([requests[position] for position in others])
+            found = self._behind.call([requests[at] for at in others])
             answers |= zip(others, found, strict=True)
-        if reads:
-            self._fetch(cycle, [_needs(*read) for read in reads.values()])
+        if needs:
+            self._fetch(cycle, [*needs.values()])
             with cycle.lock:
-                for position, (shard, operation) in reads.items():
-                    table = cycle.tables[shard, operation.table].table
+                for at, (key, _) in needs.items():
+                    on = requests[at].operation
+                    assert isinstance(on, ops.OnTable)
                     # Copied: the array that a table returns belongs to the table.
-                    answers[position] = np.array(as_float32(table.run(operation.operation)))
-        return [answers[position] for position in range(len(requests))]
+                    answers[at] = np.array(as_float32(cycle.tables[key].table.run(on.operation)))
+        return [answers[at] for at in range(len(requests))]
 
     def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> None:
         """Take the writes of a closure; they go to the servers with the next exchange.
@@ -149,7 +338,7 @@ class LocalCopies(FrontClient):
                     pushes.append(((shard, write.table), write.operation))
                 else:
                     others.append((shard, write))
-        needs = [
+        needs: list[_Need] = [
             (key, push.ids if isinstance(push, ops.PushRows) else None) for key, push in pushes
         ]
         cycle = self._cycle
@@ -251,15 +440,8 @@ class LocalCopies(FrontClient):
             if cycle.over:
                 return False
             # First: a user's function may fail.
-            rated = iter(
-                with_rates(
-                    [
-                        (cycle.tables[k].table, push)
-                        for k, push in pushes
-                        if isinstance(push, ops.Push)
-                    ]
-                )
-            )
+            of_tables = [(cycle.tables[key].table, push) for key, push in pushes]
+            rated = iter(with_rates([(t, p) for t, p in of_tables if isinstance(p, ops.Push)]))
             # All memory, and then all changes: without it, nothing is changed.
             makes: list[Make] = []
             for shard, write in others:
@@ -282,7 +464,7 @@ class LocalCopies(FrontClient):
                 cycle.closures += commit.closures
             return True
 
-    def _fetch(self, cycle: _Cycle, needs: Sequence[tuple[TableName, np.ndarray | None]]) -> None:
+    def _fetch(self, cycle: _Cycle, needs: Sequence[_Need]) -> None:
         """Fetch what a cycle lacks: whole slices of variables, and rows of embeddings."""
         ids: dict[TableName, list[np.ndarray] | None] = {}
         for key, wanted in needs:
@@ -290,7 +472,7 @@ class LocalCopies(FrontClient):
                 ids[key] = None
             else:
                 ids.setdefault(key, []).append(wanted)  # type: ignore[union-attr]
-        missing: list[tuple[TableName, np.ndarray | None]] = []
+        missing: list[_Need] = []
         with cycle.lock:
             for key, several in ids.items():
                 wanted = None if several is None else np.concatenate(several)
@@ -307,7 +489,7 @@ class LocalCopies(FrontClient):
             requests += [
                 Request(shard, ops.OnTable(name, each)) for each in (fetch, ops.ReadOptimizer())
             ]
-        answers = cycle.updates.read(self._behind, requests)
+        answers = self._behind.call(requests, cycle.updates.seen)
         with cycle.lock:
             for (key, rest), state, optimizer in zip(
                 missing, answers[::2], answers[1::2], strict=True
@@ -326,19 +508,3 @@ def _lost(cycle: _Cycle, error: MemoryError) -> MemoryError:
         "since its last exchange: none of it is written, nor what those before this closure have "
         "learned"
     )
-
-
-def _read_of(operation: ops.TableOperation) -> ops.TableOperation:
-    return operation.read if isinstance(operation, ops.Preview) else operation
-
-
-def _needs(shard: ShardId, on_table: ops.OnTable) -> tuple[TableName, np.ndarray | None]:
-    """Return the table that is read, and the ids that the read needs, if it has ids."""
-    ids = []
-    if isinstance(on_table.operation, ops.Preview):
-        # The closure's own pushes are shown on top of the rows that they change.
-        ids = [each.ids for each in on_table.operation.writes if isinstance(each, ops.PushRows)]
-    read = _read_of(on_table.operation)
-    if isinstance(read, ops.LookUpRows):
-        ids.append(read.ids)
-    return (shard, on_table.table), np.concatenate(ids) if ids else None

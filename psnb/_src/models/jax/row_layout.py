@@ -122,7 +122,7 @@ class RowLayout:
         # One handle for each table, also where a feature came with another one.
         known: dict[object, Embedding] = {}
         self._tables = {
-            name: known.setdefault(shards_of(table).key, table) for name, table in tables.items()
+            name: known.setdefault(shards_of(table).tables, table) for name, table in tables.items()
         }
         self._combiners = combiners
         kinds: dict[tuple[str, int], dict[Embedding, list[str]]] = {}

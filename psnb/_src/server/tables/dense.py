@@ -13,6 +13,9 @@ from psnb._src.server.memory import answer_array, lasting, scratch
 from psnb._src.server.optimizer import Optimizer, Workspace
 from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.checks import (
+    COUNTS,
+    POSITION,
+    Expected,
     check_array,
     check_form,
     check_positions,
@@ -20,12 +23,9 @@ from psnb._src.server.tables.checks import (
     forms,
 )
 from psnb._src.server.tables.presence import UpdateCounts, check_ranges, count_in, pieces
-from psnb._src.server.tables.states import COUNTS, Expected
 from psnb._src.server.tables.table import Table
 from psnb._src.server.tables.updater import Updater
 from psnb._src.transport.message import halved
-
-_START = np.dtype(np.int64)
 
 
 class DenseTable(Table):
@@ -61,8 +61,10 @@ class DenseTable(Table):
         self.updater = Updater(name, optimizer, make)
         self._slots = {slot: _copy(self._values) for slot in self.updater.slots}
         for slot, array in self._slots.items():
-            array.fill(self.updater.initial_slot(slot))
-        self._expected = Expected(name, self._values.dtype, self.updater.slots)
+            array.fill(self.updater.required().initial_slot(slot))
+        slots = {f"slot.{slot}": array for slot, array in self._slots.items()}
+        self._arrays = {"values": self._values, **slots}
+        self.expected = Expected(name, self._values.dtype, self.updater.slots, self._values.shape)
         self._counts: UpdateCounts | None = None  # where they are not all the updater's step
 
     def run(self, operation: ops.TableOperation) -> Any:
@@ -88,32 +90,37 @@ class DenseTable(Table):
     def reserve(self, write: ops.TableOperation) -> Callable[[], None]:
         match write:
             case ops.PushGradient(gradient, ranges=ranges):
-                self.updater.check()
-                self._check_gradient(gradient, ranges)
+                self.updater.required()
+                if ranges is None:
+                    self._check(gradient)
+                else:
+                    what = f"gradient for {self._name!r}"
+                    check_array(what, gradient, self._values.dtype, (gradient.size,))
+                    check_ranges(what, ranges, self.extent, gradient.size)
                 return partial(self._push, write)
             case ops.AddRows(rows, values):
                 self._check_rows(rows, values)
                 return self._reserved_addition(rows, values)
             case ops.AssignRows(rows, values):
                 self._check_rows(rows, values)
-                return partial(self._assign_rows, rows, values)
+                return partial(self._assign, rows, values)
             case ops.AddValues(values):
                 self._check(values)
                 return partial(self._add, values)
             case ops.AssignValues(values):
                 self._check(values)
-                return partial(self._assign, values)
+                return partial(self._assign, None, values)
             case ops.BlendValues(shares, terms):
                 self._check(shares)
                 self._check(terms)
                 kept, set_ = (scratch(shares.shape, kind) for kind in (shares.dtype, np.bool_))
                 return partial(self.blend_in, shares, terms, kept, set_)
             case ops.MergeValues(values, slots, step, _, ranges, counts):
-                self._expected.check_learned(values, slots, self._values.shape)
+                self.expected.check_learned(values, slots, self._values.shape)
                 if ranges is not None:
                     check_ranges(f"values of {self._name!r}", ranges, self.extent, count_in(ranges))
                 if counts is not None:
-                    self._expected.check_counts(counts, self.extent, step)
+                    self.expected.check_counts(counts, step)
                 room = scratch(self._values.shape, self._values.dtype) if slots else values
                 return partial(self._merge, write, room)
             case ops.SkipUpdates(count):
@@ -152,10 +159,6 @@ class DenseTable(Table):
     def _count(self, counts: UpdateCounts) -> None:
         self._counts = None if counts.is_even(self.updater.step) else counts
 
-    def _assign(self, values: np.ndarray) -> None:
-        self._changing(None)
-        self._values[...] = values
-
     def blend_in(
         self, shares: np.ndarray, terms: np.ndarray, kept: np.ndarray, set_: np.ndarray
     ) -> None:
@@ -171,9 +174,12 @@ class DenseTable(Table):
         self._changing(None)
         self._values += values
 
-    def _assign_rows(self, rows: np.ndarray, values: np.ndarray) -> None:
-        self._changing_rows(rows)
-        self._values[rows] = values
+    def _assign(self, rows: np.ndarray | None, values: np.ndarray) -> None:
+        if rows is None:
+            self._changing(None)
+        else:
+            self._changing_rows(rows)
+        self._values[... if rows is None else rows] = values
 
     def _changing_rows(self, rows: np.ndarray) -> None:
         width = math.prod(self._values.shape[1:])
@@ -216,22 +222,17 @@ class DenseTable(Table):
         return self._values.size
 
     def segment(self, start: int, stop: int) -> ops.Segment:
-        arrays = {name: array.reshape(-1)[start:stop] for name, array in self._arrays().items()}
+        arrays = {name: array.reshape(-1)[start:stop] for name, array in self._arrays.items()}
         # In the variable's shape, if the segment is the whole slice.
         shape = self._values.shape if (start, stop) == (0, self.extent) else (-1,)
         return {name: array.copy().reshape(shape) for name, array in arrays.items()}
 
     def column(self, name: str, rows: slice | np.ndarray) -> np.ndarray:
-        return self._arrays()[name].reshape(-1)[rows].copy()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of its arrays."""
-        return tuple(self._arrays())
+        return self.flat(name)[rows].copy()
 
     def flat(self, name: str) -> np.ndarray:
         """Return one of its arrays itself, in one axis."""
-        return self._arrays()[name].reshape(-1)
+        return self._arrays[name].reshape(-1)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -245,15 +246,15 @@ class DenseTable(Table):
         """Load numbers from position ``start`` on; 0 if it is left out."""
         found = forms(self._name, segment)
         shape = found.get("values", (None, ()))[1]
-        self._expected.check_numbers(found, shape)
+        self.expected.check_numbers(found, shape)
         start = 0
         if "start" in segment:
-            check_form(f"start of {self._name!r}", found["start"], _START, (1,))
+            check_form(f"start of {self._name!r}", found["start"], POSITION, (1,))
             start = int(segment["start"][0])
         what = f"numbers of {self._name!r}"
         check_within(what, np.array([start, start + math.prod(shape)]), 0, self.extent)
         self._changing(None)
-        for name, array in self._arrays().items():
+        for name, array in self._arrays.items():
             part = segment[name].reshape(-1)
             array.reshape(-1)[start : start + part.size] = part
 
@@ -261,26 +262,9 @@ class DenseTable(Table):
         found = super().tail()
         return found if self._counts is None else {**found, COUNTS: self._counts.array()}
 
-    def check_tail(self, tail: ops.Segment) -> None:
-        self._expected.check_tail(forms(self._name, tail), tail)
-        if COUNTS in tail:
-            self._expected.check_counts(tail[COUNTS], self.extent, int(tail["step"][0]))
-
     def finish(self, tail: ops.Segment) -> None:
         super().finish(tail)
         self._counts = UpdateCounts.of(tail[COUNTS].copy()) if COUNTS in tail else None
-
-    def check_state(self, state: ops.Segment) -> None:
-        self._expected.check_numbers(forms(self._name, state), self._values.shape)
-        self.check_tail(state)
-
-    def _check_gradient(self, gradient: np.ndarray, ranges: np.ndarray | None) -> None:
-        if ranges is None:
-            self._check(gradient)
-            return
-        what = f"gradient for {self._name!r}"
-        check_array(what, gradient, self._values.dtype, (gradient.size,))
-        check_ranges(what, ranges, self.extent, gradient.size)
 
     def _check(self, values: np.ndarray) -> None:
         what = f"values for {self._name!r}"
@@ -291,10 +275,6 @@ class DenseTable(Table):
         if values is not None:
             shape = (rows.size, *self._values.shape[1:])
             check_array(f"values for {self._name!r}", values, self._values.dtype, shape)
-
-    def _arrays(self) -> dict[str, np.ndarray]:
-        slots = {f"slot.{name}": slot for name, slot in self._slots.items()}
-        return {"values": self._values, **slots}
 
     def _saved(self, writes: Sequence[ops.TableOperation]) -> Callable[[], None]:
         return partial(self.load, self.state())

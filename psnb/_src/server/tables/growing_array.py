@@ -41,22 +41,19 @@ class GrowingArray:
     ----------
     rows : numpy.ndarray
         The matrix, ``(count, columns)``, contiguous: a view that is valid until rows are added.
+    whole : numpy.ndarray
+        The rows, and behind them the room for more.
     """
 
     def __init__(self, columns: int, dtype: np.dtype, most: int | None = None) -> None:
         self._most = most
-        self._room = np.empty((0, columns), dtype)
-        self.rows = self._room
+        self.whole = np.empty((0, columns), dtype)
+        self.rows = self.whole
 
     @property
     def room(self) -> int:
         """How many rows there may be without more memory."""
-        return len(self._room)
-
-    @property
-    def whole(self) -> np.ndarray:
-        """The rows, and behind them the room for more."""
-        return self._room
+        return len(self.whole)
 
     def reserve(self, count: int) -> None:
         """Get the memory of ``count`` rows; they are not added.
@@ -66,19 +63,19 @@ class GrowingArray:
         MemoryError
             If there is none; nothing is changed.
         """
-        if count > len(self._room):
+        if count > len(self.whole):
             larger = self._larger(count)
             larger[: len(self.rows)] = self.rows
-            self._room, self.rows = larger, larger[: len(self.rows)]
+            self.whole, self.rows = larger, larger[: len(self.rows)]
 
     def grow(self, count: int) -> None:
         """Add rows until there are ``count``; the new ones are not initialised."""
         self.reserve(count)
-        self.rows = self._room[:count]
+        self.rows = self.whole[:count]
 
     def clear(self) -> None:
         """Drop all rows; the room stays."""
-        self.rows = self._room[:0]
+        self.rows = self.whole[:0]
 
     def keep(self, which: np.ndarray, room: int) -> None:
         """Drop the rows that are not marked in ``which`` (bool); the others move up.
@@ -87,21 +84,21 @@ class GrowingArray:
         of the rest.
         """
         count = int(np.count_nonzero(which))
-        other = GrowingArray(self._room.shape[1], self._room.dtype, self._most)
+        other = GrowingArray(self.whole.shape[1], self.whole.dtype, self._most)
         try:
             other.grow(count)
             np.compress(which, self.rows, axis=0, out=other.rows)
             other.reserve(room)
         except MemoryError:
             kernels.move_up(self.rows, which)
-            self.rows = self._room[:count]
+            self.rows = self.whole[:count]
         else:
-            self._room, self.rows = other._room, other.rows
+            self.whole, self.rows = other.whole, other.rows
 
     def _larger(self, count: int) -> np.ndarray:
-        columns, dtype = self._room.shape[1], self._room.dtype
+        columns, dtype = self.whole.shape[1], self.whole.dtype
         row = columns * dtype.itemsize
-        enough = self._most or max(count, len(self._room) * 3 // 2)
+        enough = self._most or max(count, len(self.whole) * 3 // 2)
         sizes = [enough, count]
         if self._most is None and enough * row > _SMALL_TABLE:
             sizes.insert(0, max(enough, _memory() // row))

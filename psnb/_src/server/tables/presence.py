@@ -162,8 +162,15 @@ class UpdateCounts(NamedTuple):
         """Return those after an update of ranges."""
         if ranges is None:
             return UpdateCounts(self.stops, self.counts + 1)
-        stops, counts, updated = self._refined(ranges)
-        return _simplified(stops, counts + updated)
+        # Runs that are wholly in ranges or wholly outside.
+        stops = np.union1d(self.stops, ranges)
+        stops = stops[stops > 0]
+        counts = self.counts[np.searchsorted(self.stops, stops)]
+        at = np.searchsorted(ranges[:, 1], stops)
+        inside = at < len(ranges)
+        if inside.any():
+            inside[inside] = ranges[at[inside], 0] < stops[inside]
+        return _simplified(stops, counts + inside)
 
     def merged(self, other: UpdateCounts) -> UpdateCounts:
         """Return those after others have been merged in: the larger one counts."""
@@ -176,17 +183,6 @@ class UpdateCounts(NamedTuple):
         stops = np.clip(self.stops, start, stop)
         kept = np.diff(stops, prepend=start) > 0
         return UpdateCounts(stops[kept] - start, self.counts[kept])
-
-    def _refined(self, ranges: Ranges) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return runs that are wholly in ranges or wholly outside: stops, counts, which are in."""
-        stops = np.union1d(self.stops, ranges)
-        stops = stops[stops > 0]
-        counts = self.counts[np.searchsorted(self.stops, stops)]
-        at = np.searchsorted(ranges[:, 1], stops)
-        inside = at < len(ranges)
-        if inside.any():
-            inside[inside] = ranges[at[inside], 0] < stops[inside]
-        return stops, counts, inside
 
 
 def _simplified(stops: np.ndarray, counts: np.ndarray) -> UpdateCounts:

@@ -27,7 +27,7 @@ ALL = slice(None)
 _FIRST_SLOTS = 1024
 
 _NEVER = 2**31 - 1
-"""More requests than the hash map can count."""
+"""More occurrences than the hash map can count."""
 
 _FIXED = object()
 _ALL_MAY = np.empty(0, np.bool_)
@@ -39,13 +39,13 @@ class RowRequest:
     Attributes
     ----------
     ids : numpy.ndarray
-        uint64; each once, if it takes several requests to get a row.
+        uint64; each once, if it takes several occurrences to get a row.
     rows : numpy.ndarray
         int64, for the row of each.
     admitted : numpy.ndarray
         bool, which of them may get a row; empty if all may.
     min_count : int
-        How many requests it takes to get one; 0 if no id gets a row now.
+        How many occurrences it takes to get one; 0 if no id gets a row now.
     repeats : tuple of numpy.ndarray, optional
         If ids that were asked for repeat: where in ``ids`` each is, and memory for the row of each.
     numbering : object, optional
@@ -91,10 +91,9 @@ class FixedRowIndex:
     def __init__(self, rows: int, index: int, shards: int) -> None:
         self._index, self._shards = index, shards
         self.count = len(range(index, rows, shards))
+        self.waiting = self.spare = 0
 
-    def prepare(
-        self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True
-    ) -> RowRequest:
+    def prepare(self, ids: np.ndarray, *how: bool) -> RowRequest:
         return RowRequest(ids, self.find(ids), numbering=_FIXED)
 
     def give(self, request: RowRequest) -> np.ndarray:
@@ -102,7 +101,7 @@ class FixedRowIndex:
             self._find(request.ids, request.rows)
         return request.rows
 
-    def locate(self, ids: np.ndarray, *, counting: bool = True) -> np.ndarray:
+    def locate(self, ids: np.ndarray) -> np.ndarray:
         return self.find(ids)
 
     def find(self, ids: np.ndarray) -> np.ndarray:
@@ -115,6 +114,9 @@ class FixedRowIndex:
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(self.count))
         return rows.astype(np.uint64) * np.uint64(self._shards) + np.uint64(self._index)
+
+    def clear(self) -> None:
+        pass  # the rows are always there
 
     def nbytes(self) -> int:
         return 0
@@ -160,13 +162,16 @@ class GrowingRowIndex:
         return min(self._free, self._ids.room - self.count, MOST_ROWS - self.count)
 
     def prepare(
-        self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True
+        self, ids: np.ndarray, counting: bool = True, repeated: bool = True, inserted: bool = False
     ) -> RowRequest:
         """Get the memory for the rows of ids, some of which may be new.
 
-        ``counting`` says whether this is one more request, ``repeated`` whether ids may repeat.
+        ``counting`` says whether this is one more occurrence, ``repeated`` whether ids may repeat,
+        ``inserted`` whether they get rows, admitted or not.
         """
         check_ids("ids", ids)
+        if inserted:
+            return RowRequest(ids, scratch(ids.size, np.int64))
         needed = self._admission.min_count
         if needed > 1 and not counting:
             return RowRequest(ids, scratch(ids.size, np.int64), min_count=0)
@@ -175,17 +180,9 @@ class GrowingRowIndex:
             rows = scratch(ids.size, np.int64)
             ids, position = distinct(ids)
             repeats = position, rows
-        return RowRequest(ids, scratch(ids.size, np.int64), self.admitted(ids), needed, repeats)
-
-    def prepare_inserted(self, ids: np.ndarray) -> RowRequest:
-        """Get the memory for the rows of ids, admitted or not. Checked before."""
-        return RowRequest(ids, scratch(ids.size, np.int64))
-
-    def admitted(self, ids: np.ndarray) -> np.ndarray:
-        """Return which ids may ever get a row, bool; an empty array if all may."""
-        if isinstance(self._admission, Always):
-            return _ALL_MAY
-        return self._admission.may_enter(ids, self._seed)
+        any_may = isinstance(self._admission, Always)
+        admitted = _ALL_MAY if any_may else self._admission.may_enter(ids, self._seed)
+        return RowRequest(ids, scratch(ids.size, np.int64), admitted, needed, repeats)
 
     def look(self, request: RowRequest) -> int:
         """Return how many rows a request makes at most, as things are now."""
@@ -251,13 +248,12 @@ class GrowingRowIndex:
         self._ids.grow(count)
         self.count, self._numbering = count, object()
 
-    def locate(self, ids: np.ndarray, *, counting: bool = True) -> np.ndarray:
+    def locate(self, ids: np.ndarray) -> np.ndarray:
         """Return the row of each id, of new ones too."""
-        return self._located(self.prepare(ids, counting=counting))
-
-    def insert(self, ids: np.ndarray) -> np.ndarray:
-        """Return the row of each id; ids without one get one, admitted or not. Checked before."""
-        return self._located(self.prepare_inserted(ids))
+        request = self.prepare(ids)
+        if request.most_new > self.spare:
+            self.reserve(self.look(request))
+        return self.give(request)
 
     def find(self, ids: np.ndarray) -> np.ndarray:
         """Return the row of each id, -1 for ids without a row."""
@@ -295,7 +291,7 @@ class GrowingRowIndex:
         ids = self.ids()[kept]
         waiting, counts = self.waiting_ids()
         other.reserve(max(room, ids.size) + (0 if forget_waiting else waiting.size))
-        other.insert(ids)
+        other.give(other.prepare(ids, inserted=True))
         if not forget_waiting:
             other.wait(waiting, counts)
         return other
@@ -309,11 +305,6 @@ class GrowingRowIndex:
 
     def nbytes(self) -> int:
         return self._keys.nbytes + self._rows.nbytes + self._ids.rows.nbytes
-
-    def _located(self, request: RowRequest) -> np.ndarray:
-        if request.most_new > self.spare:
-            self.reserve(self.look(request))
-        return self.give(request)
 
     def _limit(self) -> int:
         return self._keys.size * 2 // 3  # probes stay short

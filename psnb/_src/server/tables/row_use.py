@@ -13,8 +13,8 @@ import numpy as np
 
 from psnb._src.server import kernels
 from psnb._src.server.kernels import read_only
+from psnb._src.server.tables.checks import ROW_USE
 from psnb._src.server.tables.growing_array import GrowingArray
-from psnb._src.server.tables.states import ROW_USE
 from psnb._src.utils.checks import is_number
 from psnb._src.utils.config import to_config
 from psnb._src.utils.text import shown
@@ -75,7 +75,7 @@ class CtrAccessor:
         return scores
 
 
-class RowUse:
+class RowUse(GrowingArray):
     """Shows, clicks and days unseen of a table's rows: 12 bytes a row. Not thread-safe.
 
     Parameters
@@ -85,71 +85,42 @@ class RowUse:
     """
 
     def __init__(self, accessor: CtrAccessor) -> None:
+        super().__init__(3, np.dtype(np.float32))
         self.accessor = accessor
-        self._all = GrowingArray(3, np.dtype(np.float32))
 
-    @property
-    def _use(self) -> np.ndarray:
-        return self._all.rows
-
-    @property
-    def room(self) -> int:
-        """How many rows there may be without more memory."""
-        return self._all.room
-
-    def reserve(self, rows: int) -> None:
-        """Get the memory of ``rows`` rows; see `GrowingArray.reserve`."""
-        self._all.reserve(rows)
-
-    def grow(self, rows: int) -> None:
-        """Add rows until there are ``rows``; new ones are all zeros."""
-        before = len(self._use)
-        self._all.grow(rows)
-        self._use[before:] = 0
-
-    def clear(self) -> None:
-        """Drop all rows; the room stays."""
-        self._all.clear()
+    def grow(self, count: int) -> None:
+        """Add rows until there are ``count``; new ones are all zeros."""
+        before = len(self.rows)
+        super().grow(count)
+        self.rows[before:] = 0
 
     def record(self, rows: np.ndarray, shows: np.ndarray, clicks: np.ndarray) -> None:
         """Add shows and clicks to rows, which may repeat; they are seen today. Not to -1."""
-        kernels.record_use(self._use, read_only(rows), read_only(shows), read_only(clicks))
+        kernels.record_use(self.rows, read_only(rows), read_only(shows), read_only(clicks))
 
     def of(self, rows: np.ndarray) -> np.ndarray:
         """Return show, click and days unseen of rows, float32 ``(n, 3)``; zeros for -1."""
         found = np.zeros((rows.size, 3), np.float32)
         there = rows >= 0
-        found[there] = self._use[rows[there]]
+        found[there] = self.rows[rows[there]]
         return found
 
     def end_day(self) -> None:
         """Let shows and clicks decay, and count a day unseen."""
-        self._use[:, :2] *= self.accessor.show_click_decay_rate
-        self._use[:, 2] += 1
+        self.rows[:, :2] *= self.accessor.show_click_decay_rate
+        self.rows[:, 2] += 1
 
     def kept(self, threshold: float, days: float) -> np.ndarray:
         """Return which rows `Embedding.shrink` keeps, bool ``(count,)``."""
-        show, click, unseen = self._use.T
+        show, click, unseen = self.rows.T
         kept: np.ndarray = (self.accessor.score(show, click) >= threshold) & (unseen <= days)
         return kept
 
-    def keep(self, kept: np.ndarray, room: int) -> None:
-        """Drop the rows that are not ``kept`` (bool); see `GrowingArray.keep`."""
-        self._all.keep(kept, room)
-
-    def state(self, rows: slice | np.ndarray) -> dict[str, np.ndarray]:
-        """Return the records of some rows, in the form that `load` takes."""
-        return {name: self.column(name, rows) for name in ROW_USE}
-
     def column(self, name: str, rows: slice | np.ndarray) -> np.ndarray:
         """Return ``show``, ``click`` or ``unseen_days``."""
-        return self._use[rows, ROW_USE.index(name)].copy()
+        return self.rows[rows, ROW_USE.index(name)].copy()
 
     def load(self, rows: np.ndarray, state: Mapping[str, np.ndarray]) -> None:
-        """Take over what `state` returned, for these rows."""
+        """Take over a record for each of these rows."""
         for i, name in enumerate(ROW_USE):
-            self._use[rows, i] = state[name]
-
-    def nbytes(self) -> int:
-        """Return the bytes that it takes."""
-        return self._use.nbytes
+            self.rows[rows, i] = state[name]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -38,8 +38,19 @@ Partitioner = Callable[[tuple[int, ...], np.dtype], int]
 """Takes a variable's shape and dtype, returns the number of shards along its first axis."""
 
 
+class _Counts:
+    """Checks the fields of a partitioner, which are whole numbers, 1 or more."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]  # of its subclasses
+            value = getattr(self, field.name)
+            if value is not None or field.default is not None:
+                value = integer(f"{shown(self)}: {field.name}", value, 1)
+                object.__setattr__(self, field.name, value)
+
+
 @dataclass(frozen=True)
-class FixedShards:
+class FixedShards(_Counts):
     """Split every variable into the same number of shards (fewer if it has fewer rows).
 
     After TensorFlow's ``FixedShardsPartitioner``.
@@ -57,16 +68,13 @@ class FixedShards:
 
     shards: int
 
-    def __post_init__(self) -> None:
-        _require_positive(self, "shards")
-
     def __call__(self, shape: tuple[int, ...], dtype: np.dtype) -> int:
         """Return the number of shards for a variable of this shape and dtype."""
         return min(self.shards, shape[0]) if shape and shape[0] else 1
 
 
 @dataclass(frozen=True)
-class MinSize:
+class MinSize(_Counts):
     """Split a variable into as many shards as possible, each of a minimum size.
 
     After TensorFlow's ``MinSizePartitioner``, with its defaults. As in TensorFlow, the last byte
@@ -89,9 +97,6 @@ class MinSize:
     min_shard_bytes: int = 256 << 10
     max_shards: int = 1
 
-    def __post_init__(self) -> None:
-        _require_positive(self, "min_shard_bytes", "max_shards")
-
     def __call__(self, shape: tuple[int, ...], dtype: np.dtype) -> int:
         """Return the number of shards for a variable of this shape and dtype."""
         shards = -(-math.prod(shape) * dtype.itemsize // self.min_shard_bytes)
@@ -99,7 +104,7 @@ class MinSize:
 
 
 @dataclass(frozen=True)
-class MaxSize:
+class MaxSize(_Counts):
     """Split a variable into as few shards as keep each below a maximum size.
 
     After TensorFlow's ``MaxSizePartitioner``. A row is never split: a shard has one at least.
@@ -120,11 +125,6 @@ class MaxSize:
     max_shard_bytes: int
     max_shards: int | None = None
 
-    def __post_init__(self) -> None:
-        _require_positive(self, "max_shard_bytes")
-        if self.max_shards is not None:
-            _require_positive(self, "max_shards")
-
     def __call__(self, shape: tuple[int, ...], dtype: np.dtype) -> int:
         """Return the number of shards for a variable of this shape and dtype."""
         row_bytes = math.prod(shape[1:]) * dtype.itemsize
@@ -132,9 +132,3 @@ class MaxSize:
             return 1
         shards = -(-shape[0] // max(1, self.max_shard_bytes // row_bytes))
         return shards if self.max_shards is None else min(shards, self.max_shards)
-
-
-def _require_positive(partitioner: object, *names: str) -> None:
-    for name in names:
-        value = integer(f"{shown(partitioner)}: {name}", getattr(partitioner, name), 1)
-        object.__setattr__(partitioner, name, value)

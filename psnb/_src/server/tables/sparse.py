@@ -11,17 +11,16 @@ import numpy as np
 from psnb._src.server import kernels
 from psnb._src.server.hashing import MOST_ROWS, distinct, summed
 from psnb._src.server.kernels import read_only
-from psnb._src.server.memory import Promise, answer_array
+from psnb._src.server.memory import Promise, Reservable, answer_array
 from psnb._src.server.optimizer import Optimizer, Workspace
 from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.admission import Admission, Always
 from psnb._src.server.tables.changed_rows import Watcher
-from psnb._src.server.tables.checks import check_array, check_ids, forms
+from psnb._src.server.tables.checks import ROW_USE, ExpectedRows, check_array, check_ids, forms
 from psnb._src.server.tables.growing_array import GrowingArray
 from psnb._src.server.tables.initializers import Initializer
 from psnb._src.server.tables.row_index import FixedRowIndex, GrowingRowIndex, RowIndex, RowRequest
 from psnb._src.server.tables.row_use import CtrAccessor, RowUse
-from psnb._src.server.tables.states import ROW_USE, ExpectedRows
 from psnb._src.server.tables.table import Table
 from psnb._src.server.tables.updater import Updater
 from psnb._src.transport.message import halved
@@ -34,7 +33,7 @@ _COUNTING = (ops.LookUpRows, ops.FetchRows, ops.Preview)
 """Reads that count as occurrences of their ids."""
 
 
-class SparseTable(Table):
+class SparseTable(Table, Reservable):
     """A shard of an embedding table.
 
     Parameters
@@ -59,9 +58,19 @@ class SparseTable(Table):
         Which ids get a row, if ``rows`` is None.
     accessor : CtrAccessor, optional
         How the use of rows is recorded, if ``rows`` is None; by default it is not recorded.
+
+    Attributes
+    ----------
+    dim : int
+        Floats a row.
+    dtype : numpy.dtype
+        Of the rows.
     """
 
     writes = (ops.PushRows, ops.PutRows, ops.RecordUse, ops.MergeRows, ops.EndDay, ops.SkipUpdates)
+    by_row = True
+
+    expected: ExpectedRows
 
     def __init__(
         self,
@@ -78,24 +87,20 @@ class SparseTable(Table):
         accessor: CtrAccessor | None = None,
     ) -> None:
         super().__init__()
-        self._name, self._dim, self._dtype = name, dim, np.dtype(dtype)
+        self._name, self.dim, self.dtype = name, dim, np.dtype(dtype)
         self._initializer, self._seed = initializer, seed
         self._fixed = None if rows is None else (rows, index, shards)
         self._admission, self._accessor = admission, accessor
-        self.promises = self.promised = 0  # rows for commits that are prepared; see `Promise`
         # Some ids may have no row, unless all get one when first seen.
-        make = partial(Workspace.of_rows, dim, self._dtype)
+        make = partial(Workspace.of_rows, dim, self.dtype)
         gaps = not isinstance(admission, Always)
         self.updater = Updater(name, optimizer, make, gaps=gaps)
-        self._expected = ExpectedRows(
-            name,
-            self._dtype,
-            self.updater.slots,
-            dim,
-            self._fixed,
+        self.expected = ExpectedRows(
+            *(name, self.dtype, self.updater.slots, (dim,), self._fixed),
             uses=accessor is not None,
             waits=admission.min_count > 1,
         )
+        self._names = ("ids", *self.expected.numbers, *(ROW_USE if accessor else ()))
         self._rows: RowIndex
         self._values: GrowingArray
         self._slots: dict[str, GrowingArray]
@@ -124,15 +129,15 @@ class SparseTable(Table):
                 self.check_push(write)
                 if not once:
                     ids, gradients = summed(ids, gradients)
-                request = self._requested(ids, counting=counting, repeated=False)
+                request = self.requested(ids, counting=counting, repeated=False)
                 return partial(self._push, request, gradients, norm, rate)
             case ops.PutRows(ids, values):
                 self._check_rows(ids, values, "values")
-                return partial(self._assign, self._inserted(ids), values)
+                return partial(self._assign, self.requested(ids, inserted=True), values)
             case ops.MergeRows(ids, values, slots):
                 check_ids(f"ids for {self._name!r}", ids)
-                self._expected.check_learned(values, slots, (ids.size, self._dim))
-                request = self._requested(ids, counting=False)
+                self.expected.check_learned(values, slots, (ids.size, self.dim))
+                request = self.requested(ids, counting=False)
                 return partial(self._merge, request, write)
             case ops.RecordUse(ids, shows, clicks):
                 use, rows = self._known_use(), self._rows.find(ids)
@@ -145,37 +150,17 @@ class SparseTable(Table):
                 return partial(self.updater.skip, count)
         raise self._unknown(write)
 
-    @property
-    def dim(self) -> int:
-        """Floats a row."""
-        return self._dim
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The dtype of the rows."""
-        return self._dtype
-
     def check_push(self, push: ops.PushRows) -> None:
         """Raise ConfigurationError unless a push can be made."""
-        self.updater.check()
+        self.updater.required()
         self._check_rows(push.ids, push.gradients, "gradients")
-
-    def promise(self, ids: np.ndarray) -> Promise:
-        """Get the room for rows of distinct ids, and keep it; see `round_push`."""
-        promise = self._requested(ids, repeated=False).promise
-        assert promise is not None
-        return promise
-
-    def admitted(self, ids: np.ndarray) -> np.ndarray:
-        """Return which ids may ever get a row, bool; an empty array if all may."""
-        return self._growing().admitted(ids) if self._fixed is None else np.empty(0, np.bool_)
 
     def round_push(
         self, push: ops.PushRows, rows: np.ndarray, admitted: np.ndarray
     ) -> Callable[[], None]:
         """Return what makes a push of distinct ids, for whose rows there is room.
 
-        ``rows`` (int64) is memory; ``admitted`` is what `admitted` returned.
+        ``rows`` (int64) is memory; ``admitted`` is that of what `requested` returned.
         """
         request = RowRequest(push.ids, rows, admitted, self._admission.min_count)
         return partial(self._push, request, push.gradients, push.norm, push.rate)
@@ -185,17 +170,17 @@ class SparseTable(Table):
 
         Without ``training`` no row is made and no id counts as seen.
         """
-        request = self._requested(ids) if training else None
+        request = self.requested(ids) if training else None
         rows = self._rows.find(ids) if request is None else request.rows
-        found = answer_array((ids.size, self._dim), self._dtype)
-        # After all memory: a lookup that fails must not count as an request.
+        found = answer_array((ids.size, self.dim), self.dtype)
+        # After all memory: a lookup that fails must not count as an occurrence.
         if request is not None:
             rows = self._give(request)
         kernels.take(read_only(self._values.rows), rows, found)
         if not training and self._admission.min_count == 1:
             at = np.flatnonzero(rows < 0)
             at = at[self._admission.may_enter(ids[at], self._seed)]
-            first = np.empty((at.size, self._dim), self._dtype)
+            first = np.empty((at.size, self.dim), self.dtype)
             self._initializer.fill(first, read_only(ids[at]), self._seed)
             found[at] = first
         return found
@@ -208,13 +193,9 @@ class SparseTable(Table):
 
     def fetch(self, ids: np.ndarray) -> ops.Segment:
         """Return the rows of the distinct ids, where they have one, and the step."""
-        rows = self._locate(ids)
+        rows = self._give(self.requested(ids))
         segment = self.pick(rows[rows >= 0])
         return {**segment, "step": np.array([self.updater.step])}
-
-    def advance(self, step: int) -> None:
-        """Raise the count of updates to at least ``step``."""
-        self.updater.step = max(self.updater.step, step)
 
     def row_use(self, ids: np.ndarray) -> np.ndarray:
         """Return show, click and days unseen of ids, ``(n, 3)``; zeros for those without a row."""
@@ -228,7 +209,7 @@ class SparseTable(Table):
         # Prepared commits may make again all that goes now.
         room = rows.count + self.promised if self.promises else 0
         index = rows.kept(kept, forget_waiting=forget_waiting, room=room)
-        self._renumbering()
+        self._watched(lambda watcher: watcher.renumbering())
         # One array after the other, so that there is never a second copy of them all.
         for array in self._by_row():
             array.keep(kept, room)
@@ -258,7 +239,7 @@ class SparseTable(Table):
         for name, slot in of.slots.items():
             part = slot.dtype.type(of.share)
             kernels.approach_rows(self._slots[name].rows, rows, read_only(slot), part)
-        self.advance(of.step)
+        self.updater.step = max(self.updater.step, of.step)
 
     def _record(
         self, use: RowUse, request: RowRequest, shows: np.ndarray, clicks: np.ndarray
@@ -278,10 +259,9 @@ class SparseTable(Table):
 
     def describe_rows(self) -> dict[str, int]:
         """Return how many rows there are and what they cost; see `EmbeddingStatistics`."""
-        waiting = self._rows.waiting if isinstance(self._rows, GrowingRowIndex) else 0
         return {
             "rows": self._rows.count,
-            "waiting": waiting,
+            "waiting": self._rows.waiting,
             "nbytes": self.nbytes(),
             "index_nbytes": self._rows.nbytes(),
         }
@@ -290,51 +270,37 @@ class SparseTable(Table):
     def extent(self) -> int:
         return self._rows.count
 
-    @property
-    def counted(self) -> int:
-        return self.extent
-
     def segment(self, start: int, stop: int) -> ops.Segment:
         """Return copies of rows: ``ids``, ``values``, ``slot.*``, ``show``, ``click``, ...."""
         return self.pick(slice(start, stop))
 
     def pick(self, rows: slice | np.ndarray) -> ops.Segment:
         """Return copies of some rows, by their numbers, in the same form."""
-        found = {"ids": self._rows.ids(rows), **self._numbers_of(rows)}
-        return found if self._use is None else {**found, **self._use.state(rows)}
+        return {name: self.column(name, rows) for name in self._names}
 
     def column(self, name: str, rows: slice | np.ndarray) -> np.ndarray:
         if name == "ids":
             return self._rows.ids(rows)
         if name in ROW_USE:
             return self._known_use().column(name, rows)
-        return self._numbers_of(rows, name)[name]
-
-    def _numbers_of(self, rows: slice | np.ndarray, only: str | None = None) -> ops.Segment:
-        slots = {f"slot.{name}": slot for name, slot in self._slots.items()}
-        numbers = {"values": self._values, **slots}
-        return {
-            name: array.rows[rows].copy() for name, array in numbers.items() if only in (None, name)
-        }
+        array = self._values if name == "values" else self._slots[name.removeprefix("slot.")]
+        return array.rows[rows].copy()
 
     def clear(self) -> None:
+        self._watched(lambda watcher: watcher.renumbering())
         if not self.promises and self._fixed is None:
-            self._renumbering()
             self._begin()
             return
         # In the memory that is there: prepared commits may make as many rows again.
-        ids = self._rows.ids() if self._fixed is not None else np.empty(0, np.uint64)
-        self._renumbering()
-        if isinstance(self._rows, GrowingRowIndex):
-            self._rows.clear()
+        self._rows.clear()
         for array in self._by_row():
             array.clear()
-        self._extend(0, ids)
+        self._extend(0, self._rows.ids())
 
     def put(self, segment: ops.Segment) -> None:
         """Load rows; that admits their ids."""
-        self._expected.check_rows(forms(self._name, segment), segment)
-        rows = self._give(self._inserted(segment["ids"]))
+        self.expected.check_rows(forms(self._name, segment), segment.__getitem__)
+        rows = self._give(self.requested(segment["ids"], inserted=True))
         self._changing(rows)
         self._values.rows[rows] = segment["values"]
         for name, slot in self._slots.items():
@@ -349,11 +315,8 @@ class SparseTable(Table):
             waiting["waiting.ids"], waiting["waiting.frequencies"] = self._growing().waiting_ids()
         return {**super().tail(), **waiting}
 
-    def check_tail(self, tail: ops.Segment) -> None:
-        self._expected.check_tail(forms(self._name, tail), tail)
-
     def finish(self, tail: ops.Segment) -> None:
-        self.check_tail(tail)
+        self.expected.check_tail(forms(self._name, tail), tail.__getitem__)
         if self._admission.min_count > 1:  # first: it may be refused
             rows, ids = self._growing(), tail["waiting.ids"]
             if (has := rows.find(ids) >= 0).any():
@@ -364,13 +327,11 @@ class SparseTable(Table):
             rows.wait(ids, tail["waiting.frequencies"])
         super().finish(tail)
 
-    def check_state(self, state: ops.Segment) -> None:
-        self._expected.check_state(forms(self._name, state), state)
-
     def _saved(self, writes: Sequence[ops.TableOperation]) -> Callable[[], None]:
         # Rows made for ids that are only in the writes remain: they have their initial values.
         ids = [write.ids for write in writes if isinstance(write, ops.PushRows)]
-        rows = self._locate(np.concatenate([np.empty(0, np.uint64), *ids]), counting=False)
+        known = np.concatenate([np.empty(0, np.uint64), *ids])
+        rows = self._give(self.requested(known, counting=False))
         rows = rows[rows >= 0]
         values = self._values.rows[rows]
         slots = {name: slot.rows[rows] for name, slot in self._slots.items()}
@@ -392,11 +353,9 @@ class SparseTable(Table):
 
         The room that a growing table reserves for more rows is not counted: it takes no memory yet.
         """
-        arrays = [self._values, *self._slots.values()]
-        beside = [self._rows, self._use, self._changed]
-        return sum(array.rows.nbytes for array in arrays) + sum(
-            each.nbytes() for each in beside if each is not None
-        )
+        changed = 0 if self._changed is None else self._changed.nbytes()
+        arrays = sum(array.rows.nbytes for array in self._by_row())
+        return arrays + self._rows.nbytes() + changed
 
     def _known_use(self) -> RowUse:
         if self._use is None:
@@ -411,54 +370,36 @@ class SparseTable(Table):
     def _begin(self) -> None:
         """Make it empty, in new memory."""
         most = None if self._fixed is None else len(range(self._fixed[1], *self._fixed[::2]))
-        values = GrowingArray(self._dim, self._dtype, most)
-        slots = {name: GrowingArray(self._dim, self._dtype, most) for name in self.updater.slots}
+        values = GrowingArray(self.dim, self.dtype, most)
+        slots = {name: GrowingArray(self.dim, self.dtype, most) for name in self.updater.slots}
         for array in (values, *slots.values()):
             array.reserve(most or 0)
-        if self._fixed is None:
-            self._rows = GrowingRowIndex(self._admission, self._seed)
-            ids = np.empty(0, np.uint64)
-        else:
-            self._rows = FixedRowIndex(*self._fixed)
-            ids = self._rows.ids()
+        self._rows = (
+            GrowingRowIndex(self._admission, self._seed)
+            if self._fixed is None
+            else FixedRowIndex(*self._fixed)
+        )
         self._values, self._slots = values, slots
         self._use = RowUse(self._accessor) if self._accessor else None
-        self._extend(0, ids)
+        self._extend(0, self._rows.ids())
         self._measure()
 
-    def _by_row(self) -> list[GrowingArray | RowUse]:
+    def _by_row(self) -> list[GrowingArray]:
         return [self._values, *self._slots.values(), *([] if self._use is None else [self._use])]
 
-    def _locate(self, ids: np.ndarray, *, counting: bool = True) -> np.ndarray:
-        return self._give(self._requested(ids, counting=counting))
-
-    def _requested(
-        self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True
+    def requested(
+        self, ids: np.ndarray, counting: bool = True, repeated: bool = True, inserted: bool = False
     ) -> RowRequest:
-        """Get the memory for the rows of ids, some of which may be new."""
-        return self._with_room(self._rows.prepare(ids, counting=counting, repeated=repeated))
-
-    def _inserted(self, ids: np.ndarray) -> RowRequest:
-        """Get the memory for the rows of ids, admitted or not."""
-        if isinstance(self._rows, GrowingRowIndex):
-            return self._with_room(self._rows.prepare_inserted(ids))
-        return self._rows.prepare(ids)
-
-    def _with_room(self, request: RowRequest) -> RowRequest:
-        """Get the memory of new rows, and keep it for an request."""
-        new = request.most_new
-        if new > (spare := self._spare()):
+        """Get and keep the memory for the rows of ids; see `GrowingRowIndex.prepare`."""
+        request = self._rows.prepare(ids, counting, repeated, inserted)
+        new = request.most_new  # none, if the rows are fixed
+        spare = min(self._room - self._rows.count, self._rows.spare) - self.promised
+        if new > spare:
             new = self._growing().look(request)  # mostly, all of them are there
             if new > spare:
                 self._reserve(self.promised + new)
         request.promise = Promise(self, new)
         return request
-
-    def _spare(self) -> int:
-        """Return how many rows may come, apart from reserved ones, without more memory."""
-        if not isinstance(self._rows, GrowingRowIndex):
-            return 0
-        return min(self._room - self._rows.count, self._rows.spare) - self.promised
 
     def _reserve(self, more: int) -> None:
         """Get memory for more rows; a part stays if there is none for the rest."""
@@ -505,8 +446,8 @@ class SparseTable(Table):
             array.grow(stop)
         self._initializer.fill(self._values.rows[start:stop], read_only(ids), self._seed)
         for name, slot in self._slots.items():
-            slot.rows[start:stop] = self.updater.initial_slot(name)
+            slot.rows[start:stop] = self.updater.required().initial_slot(name)
 
     def _check_rows(self, ids: np.ndarray, numbers: np.ndarray, what: str) -> None:
         check_ids(f"ids for {self._name!r}", ids)
-        check_array(f"{what} for {self._name!r}", numbers, self._dtype, (ids.size, self._dim))
+        check_array(f"{what} for {self._name!r}", numbers, self.dtype, (ids.size, self.dim))

@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.changed_rows import ChangedRows, Changes, Watcher
+from psnb._src.server.tables.checks import Expected, forms
 from psnb._src.server.tables.updater import Updater
 from psnb.errors import InternalError
 
@@ -42,8 +42,14 @@ class Table(ABC):
     writes: ClassVar[tuple[type[ops.TableWrite], ...]]
     """What a closure's commit may do."""
 
+    by_row: ClassVar[bool] = False
+    """Whether rows change one by one."""
+
     updater: Updater
     """Its optimizer, and the counts of updates."""
+
+    expected: Expected
+    """What is loaded must be."""
 
     _name: str
 
@@ -55,11 +61,6 @@ class Table(ABC):
     @abstractmethod
     def extent(self) -> int:
         """How many rows it has."""
-
-    @property
-    def counted(self) -> int:
-        """How many rows may change one by one: none in a dense table."""
-        return 0
 
     @abstractmethod
     def nbytes(self) -> int:
@@ -88,16 +89,12 @@ class Table(ABC):
         """Return everything that is not by row, for `finish`."""
         return {"step": np.array([self.updater.step])}
 
-    @abstractmethod
-    def check_tail(self, tail: ops.Segment) -> None:
-        """Raise ConfigurationError unless this has the form that `tail` returns."""
-
     def finish(self, tail: ops.Segment) -> None:
         """Load what `tail` returned, after all segments.
 
         An invalid tail raises ConfigurationError, and nothing is changed.
         """
-        self.check_tail(tail)
+        self.expected.check_tail(forms(self._name, tail), tail.__getitem__)
         self._changing(None)
         self.updater.step = int(tail["step"][0])
 
@@ -109,7 +106,7 @@ class Table(ABC):
         if self._changed is None:
             self._changed = ChangedRows()
             self.watchers.append(self._changed)
-        return self._changed.take(mark, self.counted)
+        return self._changed.take(mark, self.extent if self.by_row else 0)
 
     def tick(self) -> None:
         """Count a minute; changes that are not asked for are forgotten."""
@@ -121,21 +118,12 @@ class Table(ABC):
         """Return copies of all that a checkpoint needs."""
         return {**self.segment(0, self.extent), **self.tail()}
 
-    @abstractmethod
-    def check_state(self, state: ops.Segment) -> None:
-        """Raise ConfigurationError unless this has the form that `state` returns."""
-
     def load(self, state: ops.Segment) -> None:
         """Load what `state` returned; raises as `put` does."""
-        self.check_state(state)
+        self.expected.check_state(forms(self._name, state), state.__getitem__)
         self.clear()
         self.put(state)
         self.finish(state)
-
-    def take_over(self, tail: ops.Segment, skipped: int, optimizer: Optimizer | None) -> None:
-        """Take the counts and the optimizer of a table like this one."""
-        self.finish(tail)
-        self.updater.skipped, self.updater.optimizer = skipped, optimizer
 
     @abstractmethod
     def _saved(self, writes: Sequence[ops.TableOperation]) -> Callable[[], None]:
@@ -144,9 +132,6 @@ class Table(ABC):
     def _changing(self, rows: np.ndarray | None) -> None:
         if self.watchers:
             self._watched(lambda watcher: watcher.changing(rows))
-
-    def _renumbering(self) -> None:
-        self._watched(lambda watcher: watcher.renumbering())
 
     def _watched(self, note: Callable[[Watcher], None]) -> None:
         for watcher in list(self.watchers):
@@ -253,9 +238,6 @@ def with_rates(pushes: Sequence[tuple[Table, ops.Push]], *, as_one: bool = False
         found.append(msgspec.structs.replace(push, rate=table.updater.rate(ahead[table])))
         ahead[table] += not as_one
     return found
-
-
-# ReservedWrite: a write of a commit, and the memory for it. Pure.
 
 
 @dataclass(slots=True, eq=False)

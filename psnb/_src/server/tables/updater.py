@@ -54,8 +54,7 @@ class Updater:
         self._workspace: Workspace | None = None
         self._optimizer: Optimizer | None = None
         self.optimizer = optimizer
-        self.step = 0
-        self.skipped = 0
+        self.step = self.skipped = 0
 
     @property
     def optimizer(self) -> Optimizer | None:
@@ -74,13 +73,14 @@ class Updater:
         """Names of the state arrays."""
         return self.optimizer.slots if self.optimizer else ()
 
-    def initial_slot(self, name: str) -> float:
-        """Return the value that every element of the slot starts with."""
-        return self._required().initial_slot(name)
-
-    def check(self) -> None:
-        """Raise ConfigurationError if there is no optimizer."""
-        self._required()
+    def required(self) -> Optimizer:
+        """Return the optimizer, or raise ConfigurationError if there is none."""
+        if self._optimizer is None:
+            raise ConfigurationError(
+                f"{self._name!r} has no optimizer, so gradients cannot be pushed to it: "
+                "make it with optimizer=psnb.SGD(...) or another one, or use assign_sub"
+            )
+        return self._optimizer
 
     def apply(
         self,
@@ -95,8 +95,8 @@ class Updater:
 
         It is not a step if there are rows, and all are below 0.
         """
-        optimizer = self._required()
-        if not self.rate_is_users():
+        optimizer = self.required()
+        if not is_users(optimizer.learning_rate):
             rate = None
         gaps = self._gaps and rows.size > 0 and int(rows.min()) < 0
         if gaps and int(rows.max()) < 0:
@@ -120,8 +120,8 @@ class Updater:
         For each run its numbers, where their gradients are, and how many updates they have had. The
         rate is the one at the variable's count of updates.
         """
-        optimizer = self._required()
-        if rate is None or not self.rate_is_users():
+        optimizer = self.required()
+        if rate is None or not is_users(optimizer.learning_rate):
             rate = rate_at(optimizer.learning_rate, self.step)
         if norm is None and optimizer.clipnorm is not None:
             norm = kernels.norm(gradient.reshape(1, -1))
@@ -146,7 +146,7 @@ class Updater:
         ConfigurationError
             If there is no optimizer.
         """
-        return is_users(self._required().learning_rate)
+        return is_users(self.required().learning_rate)
 
     def rate(self, ahead: int) -> float:
         """Return the learning rate of the next update, or of one ``ahead`` updates after it.
@@ -156,7 +156,7 @@ class Updater:
         ConfigurationError
             If there is no optimizer, or its schedule fails.
         """
-        rate = self._required().learning_rate
+        rate = self.required().learning_rate
         try:
             return rate_at(rate, self.step + ahead)
         except ConfigurationError as error:
@@ -184,15 +184,7 @@ class Updater:
         ConfigurationError
             If one is out of its range, or would need other optimizer state; nothing was changed.
         """
-        self.optimizer = tuned(self._required(), self._name, hyperparameters)
-
-    def _required(self) -> Optimizer:
-        if self.optimizer is None:
-            raise ConfigurationError(
-                f"{self._name!r} has no optimizer, so gradients cannot be pushed to it: "
-                "make it with optimizer=psnb.SGD(...) or another one, or use assign_sub"
-            )
-        return self.optimizer
+        self.optimizer = tuned(self.required(), self._name, hyperparameters)
 
 
 def tuned(optimizer: Optimizer, name: str, hyperparameters: Mapping[str, Any]) -> Optimizer:
