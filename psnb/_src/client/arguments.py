@@ -186,10 +186,8 @@ def as_initializer(initializer: Initializer | float | None, name: str) -> Initia
         return initializer
     if isinstance(initializer, int | float | np.number):
         return Constant(initializer)
-    raise ConfigurationError(
-        f"embedding {name!r}: initializer must be psnb.Uniform, Normal, Constant or a finite "
-        f"number, found {shown(initializer)}"
-    )
+    wanted = "psnb.Uniform, Normal, Constant or a finite number"
+    raise _must_be(name, "initializer", wanted, initializer)
 
 
 def as_padding(padding_idx: int | None, name: str, rows: int | None) -> int | None:
@@ -203,9 +201,7 @@ def as_padding(padding_idx: int | None, name: str, rows: int | None) -> int | No
     if padding_idx is None:
         return None
     if not is_integer(padding_idx):
-        raise ConfigurationError(
-            f"embedding {name!r}: padding_idx must be an id or None, found {shown(padding_idx)}"
-        )
+        raise _must_be(name, "padding_idx", "an id or None", padding_idx)
     return int(checked_ids(padding_idx, name, rows))
 
 
@@ -220,10 +216,8 @@ def as_admission(admission: Admission | None, name: str, rows: int | None) -> Ad
     if admission is None:
         return Always()
     if not isinstance(admission, Admission):
-        raise ConfigurationError(
-            f"embedding {name!r}: admission must be psnb.Always, Probability or CountFilter, found "
-            f"{shown(admission)}"
-        )
+        wanted = "psnb.Always, Probability or CountFilter"
+        raise _must_be(name, "admission", wanted, admission)
     _require_growing("admission", name, rows)
     return admission
 
@@ -233,10 +227,12 @@ def check_accessor(accessor: CtrAccessor | None, name: str, rows: int | None) ->
     if accessor is None:
         return
     if not isinstance(accessor, CtrAccessor):
-        raise ConfigurationError(
-            f"embedding {name!r}: accessor must be a psnb.CtrAccessor, found {shown(accessor)}"
-        )
+        raise _must_be(name, "accessor", "a psnb.CtrAccessor", accessor)
     _require_growing("accessor", name, rows)
+
+
+def _must_be(name: str, what: str, wanted: str, found: object) -> ConfigurationError:
+    return ConfigurationError(f"embedding {name!r}: {what} must be {wanted}, found {shown(found)}")
 
 
 def _require_growing(what: str, name: str, rows: int | None) -> None:

@@ -495,19 +495,11 @@ class CommServerClient(ServerClient):
         ):
             return lost(request, error, server)
         moves = there != server or error is None or copied
-        if waited < self._longest(request, server, moves):
+        if waited < self._timeout_of(request, server, moves):
             return None
         return unresponsive(
             request, f"for {waited:.0f} s it was not to be found: {error or 'it moves'}"
         )
-
-    def _longest(self, request: Request, server: ServerAddress, moves: bool) -> float:
-        """Return the seconds to wait for a server that does not answer.
-
-        The notebook waits as long before a replica takes over. A client that waited just as long
-        would give up at that very moment.
-        """
-        return self._timeout_of(request, server) + (FAILOVER_TIMEOUT if moves else 0.0)
 
     def _copied(self, request: Request) -> bool:
         if isinstance(request.to, ServerAddress):
@@ -521,8 +513,12 @@ class CommServerClient(ServerClient):
         connection = self._open.get(server.address)
         return connection.heard if connection is not None else 0
 
-    def _timeout_of(self, request: Request, server: ServerAddress) -> float:
-        """Return the seconds for which a server may be unresponsive."""
+    def _timeout_of(self, request: Request, server: ServerAddress, moves: bool = False) -> float:
+        """Return the seconds for which a server may be unresponsive; more if the shard ``moves``.
+
+        The notebook waits as long before a replica takes over. A client that waited just as long
+        would give up at that very moment.
+        """
         to = request.to
         strategy = None if isinstance(to, ServerAddress) else to.strategy
         found = [
@@ -531,7 +527,8 @@ class CommServerClient(ServerClient):
             # The first: a server from which others have taken over is in no layout any more.
             if layout.strategy == strategy or server in layout.servers
         ]
-        return min(found, default=self._heartbeat_timeout)
+        longest = min(found, default=self._heartbeat_timeout)
+        return longest + FAILOVER_TIMEOUT if moves else longest
 
     def _look_after(self) -> None:
         """Look again and again after what is under way."""
@@ -560,7 +557,7 @@ class CommServerClient(ServerClient):
             request, silence = batch.requests[position], self._lives.silences.get(server, 0.0)
             if self._server(request.to) not in (server, None):
                 elsewhere.append(position)
-            elif silence >= self._longest(request, server, self._copied(request)):
+            elif silence >= self._timeout_of(request, server, self._copied(request)):
                 reason = f"it has not answered for {silence:.0f} s"
                 batch.failed([position], unresponsive(request, reason))
             else:

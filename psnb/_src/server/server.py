@@ -207,7 +207,14 @@ class Host:
             case ops.FollowPlacements(placements, versions):
                 return self._follow(placements, versions, connect)
             case ops.HostShards(placements, fences):
-                return self._host(placements, fences)
+                # They are empty, but know which commits were given up.
+                for index, placement in placements.items():
+                    shard = self._shard(index)
+                    for fence in fences:
+                        shard.run(fence)
+                    role = Role.PRIMARY, placement.term, placement.version
+                    self._hosted[index] = HostedShard(index, shard, *role)
+                return None
             case ops.MeasureShards():
                 return self._measure()
             case ops.CountTraffic():
@@ -222,24 +229,17 @@ class Host:
             case ops.WriteTables(folder, files):
                 return self._write(folder, files)
             case ops.AskWriting(folder):
-                return self._progress(folder)
+                if folder not in self._writings:
+                    raise CheckpointError(
+                        f"{self._name} does not write into {folder!r} any more: for minutes it was "
+                        "not asked how far it is; save again"
+                    )
+                return self._writings[folder].progress()
             case ops.EndWriting(folder):
                 return self._end_writing(folder)
         raise InternalError(f"{self._name} has no operation {operation}")
 
     # Operations that the strategy calls.
-
-    def _host(
-        self, placements: Mapping[int, ShardPlacement], fences: Sequence[ops.FenceCommits]
-    ) -> None:
-        """Create new shards; they are empty, but know which commits were given up."""
-        for index, placement in placements.items():
-            shard = self._shard(index)
-            for fence in fences:
-                shard.run(fence)
-            self._hosted[index] = HostedShard(
-                index, shard, Role.PRIMARY, placement.term, placement.version
-            )
 
     def _follow(
         self, placements: Mapping[int, ShardPlacement], versions: Sequence[int], connect: Connect
@@ -273,14 +273,6 @@ class Host:
             )
         taken = {file: self._snapshots.taken(name) for file, name in files.items()}
         self._writings[folder] = TableWriting(self._name, folder, taken, self._soon, self._writing)
-
-    def _progress(self, folder: str) -> ops.WritingProgress:
-        if folder not in self._writings:
-            raise CheckpointError(
-                f"{self._name} does not write into {folder!r} any more: for minutes it was not "
-                "asked how far it is; save again"
-            )
-        return self._writings[folder].progress()
 
     def _end_writing(self, folder: str) -> None:
         if (writing := self._writings.pop(folder, None)) is not None:

@@ -412,22 +412,21 @@ class LocalCopies(FrontClient):
             closures=tuple(cycle.closures),
             coordinator=self._coordinator,
         )
-        undecided = False  # then servers remember it
         try:
-            return cycle.updates.commit(self._behind, commit)
-        except UndecidedError:
-            undecided = True
+            staleness = cycle.updates.commit(self._behind, commit)
+        except UndecidedError:  # servers remember it
             raise
         except ServerLostError as error:
             # Some may still have it prepared, and might apply it when this worker is lost.
-            undecided = True
             raise UndecidedError(commit, error) from error
-        except MemoryError as error:
-            # Not tried again: the copies of the next cycle are of rows as they are without it.
-            raise _lost(cycle, error) from None
-        finally:
-            if not undecided:
-                self._numbers.end(number)
+        except BaseException as error:  # an interrupt, too
+            self._numbers.end(number)
+            if isinstance(error, MemoryError):
+                # Not tried again: the copies of the next cycle are of rows as they are without it.
+                raise _lost(cycle, error) from None
+            raise
+        self._numbers.end(number)
+        return staleness
 
     def _apply(
         self,

@@ -157,7 +157,7 @@ class DenseTable(Table):
         return even if self._counts is None else self._counts
 
     def _count(self, counts: UpdateCounts) -> None:
-        self._counts = None if counts.is_even(self.updater.step) else counts
+        self._counts = None if (counts.counts == self.updater.step).all() else counts
 
     def blend_in(
         self, shares: np.ndarray, terms: np.ndarray, kept: np.ndarray, set_: np.ndarray

@@ -136,10 +136,6 @@ class UpdateCounts(NamedTuple):
         """Return them as one array, int64 ``(n, 2)``."""
         return np.stack([self.stops, self.counts], 1)
 
-    def is_even(self, count: int) -> bool:
-        """Return whether all numbers have had so many."""
-        return bool((self.counts == count).all())
-
     def runs(self, ranges: Ranges | None) -> list[tuple[Piece, int]]:
         """Return the runs within ranges, and the count of each."""
         stops, counts = self.stops.tolist(), self.counts.tolist()
