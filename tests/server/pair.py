@@ -201,7 +201,7 @@ def held(shard: ParameterShard) -> Any:
         )
         for name, each in sorted(writers)
     ]
-    return tables, log, shard.version
+    return tables, log, shard.log.version
 
 
 def plain(creation: CreateTable, contained: Any) -> Any:

@@ -163,7 +163,7 @@ def test_a_round_is_applied_once_however_often_it_ends(shard: ParameterShard) ->
     for _ in range(3):
         end_round(shard, 0, [0])
     assert value(shard) == 2
-    assert shard.version == 1
+    assert shard.log.version == 1
 
 
 def test_a_closure_counts_once_in_its_round_however_often_it_commits(shard: ParameterShard) -> None:
@@ -246,7 +246,7 @@ def test_a_copy_that_joins_in_the_middle_of_a_round_ends_it_likewise() -> None:
     rows = OnTable("e", LookUpRows(np.array([1, 2, 3], np.uint64)))
     np.testing.assert_array_equal(copy.run(rows), shard.run(rows))
     assert value(copy) == value(shard) == 4
-    assert copy.version == shard.version == 3
+    assert copy.log.version == shard.log.version == 3
 
 
 def test_what_copies_of_workers_have_learned_makes_rows_where_they_were_not_looked_up() -> None:

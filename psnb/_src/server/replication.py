@@ -115,7 +115,9 @@ class HostedShard:
 
     def status(self) -> ShardStatus:
         """Return what is reported to the strategy."""
-        idle = self.role is Role.RETIRED and all(replica.idle for replica in self.replicas.values())
+        idle = self.role is Role.RETIRED and not any(
+            each.waiting for each in self.replicas.values()
+        )
         replicas = {key: replica.state for key, replica in self.replicas.items()}
         return ShardStatus(self.role, self.version, idle, replicas)
 
@@ -180,6 +182,8 @@ class ShardReplica:
         The other server.
     state : ReplicaState
         Whether it is being filled, complete or broken.
+    waiting : dict
+        The replies that wait for changes that it has not acknowledged, and the place in each.
     """
 
     def __init__(self, primary: HostedShard, to: ServerAddress) -> None:
@@ -189,9 +193,7 @@ class ShardReplica:
         self._begun = primary.version
         self._link: ReplicaLink | None = None
         self._transfer: Transfer | None = None
-        # The replies that wait for changes that the replica has not acknowledged, and the place in
-        # each.
-        self._waiting: dict[_Change, tuple[PendingReply, int]] = {}
+        self.waiting: dict[_Change, tuple[PendingReply, int]] = {}
         self._follows = False  # changes are forwarded, and wait for it
         self._unsent: list[_Change] | None = None  # changes from before there was a connection
 
@@ -209,11 +211,6 @@ class ShardReplica:
         attach = ops.AttachReplica(self._index, self._term, self._begun, self._primary.position)
         self._unsent = [_Change(self, attach)]
         connect(self.to.address, self)
-
-    @property
-    def idle(self) -> bool:
-        """Whether it has acknowledged all that it was sent."""
-        return not self._waiting
 
     def opened(self, link: ReplicaLink) -> None:
         """Begin; see `Opening`."""
@@ -243,7 +240,7 @@ class ShardReplica:
         repeat = ops.RepeatChange(self._index, self._term, self._primary.position, operation)
         change = _Change(self, repeat)
         reply.wait()
-        self._waiting[change] = reply, place
+        self.waiting[change] = reply, place
         self._send(change)
 
     def let_go(self, *, moved: bool = False) -> None:
@@ -251,7 +248,7 @@ class ShardReplica:
         if self.state is not ReplicaState.BROKEN:
             self._enter(ReplicaState.BROKEN)
         self._end()
-        waiting, self._waiting = self._waiting, {}
+        waiting, self.waiting = self.waiting, {}
         for reply, place in waiting.values():
             if moved:
                 reply.answers[place] = Moved()
@@ -267,8 +264,8 @@ class ShardReplica:
         elif self.state is not ReplicaState.BROKEN:
             if change.then is not None:
                 change.then()
-            if change in self._waiting:
-                reply, _ = self._waiting.pop(change)
+            if change in self.waiting:
+                reply, _ = self.waiting.pop(change)
                 reply.release()
 
     def _go_on(self) -> None:

@@ -124,7 +124,7 @@ class Host:
             if hosted is None:
                 return Moved()
             result = self._on_shard(hosted, operation.operation, reply)
-            return Done(result, hosted.shard.version)
+            return Done(result, hosted.shard.log.version)
         except PsnbError as error:
             return Failed(error)
         except MemoryError as error:

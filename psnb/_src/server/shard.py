@@ -17,6 +17,7 @@ from psnb._src.server.commit_log import Commit, CommitLog, CommitRecord, CommitS
 from psnb._src.server.making import build
 from psnb._src.server.memory import refusal
 from psnb._src.server.rounds import square_norm
+from psnb._src.server.schedules import is_users
 from psnb._src.server.tables.checks import forms
 from psnb._src.server.tables.operations import OnTable, Push, ShardOperation
 from psnb._src.server.tables.table import ReservedWrite, Table, with_rates
@@ -44,11 +45,6 @@ class ParameterShard:
         self._creations: dict[str, ops.CreateDense | ops.CreateSparse] = {}
         self.log = CommitLog()
         self.ended: ops.EndRound | None = None  # the end of the latest round
-
-    @property
-    def version(self) -> int:
-        """The number of updates by closures so far."""
-        return self.log.version
 
     def run(self, operation: ShardOperation) -> Any:
         match operation:
@@ -108,7 +104,7 @@ class ParameterShard:
             for write in part.writes
             if isinstance(write.operation, Push)
         ]
-        by_users = [table.updater.rate_is_users() for table, _ in pushes]
+        by_users = [is_users(table.updater.required().learning_rate) for table, _ in pushes]
         # A part that is applied later, when all have prepared it or at the end of a round, might
         # find a function there by then, which fails.
         at_once = isinstance(operation, ops.CommitPart) and part.round_number is None
@@ -202,7 +198,9 @@ class ParameterShard:
         before one of them changes anything.
         """
         for write in part.writes:
-            self.table(write.table).check_write(write.operation)
+            table = self.table(write.table)
+            if not isinstance(write.operation, table.writes):
+                raise table.unknown(write.operation)
         return self.log.prepare(commit, part, self._reserve)
 
     def _reserve(self, part: Part) -> list[ReservedWrite]:

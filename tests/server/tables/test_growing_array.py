@@ -76,7 +76,7 @@ def test_the_rows_that_are_kept_move_up(memory: bool, monkeypatch: pytest.Monkey
         monkeypatch.setattr(growing_array, "lasting", no_memory)
     array.keep(which, 600)
     np.testing.assert_array_equal(array.rows, expected)
-    assert array.room >= 600
+    assert len(array.whole) >= 600
     array.grow(600)
     np.testing.assert_array_equal(array.rows[: len(expected)], expected)
 

@@ -125,7 +125,7 @@ class DenseTable(Table):
                 return partial(self._merge, write, room)
             case ops.SkipUpdates(count):
                 return partial(self.updater.skip, count)
-        raise self._unknown(write)
+        raise self.unknown(write)
 
     # The rest takes no memory; see `reserve`.
 

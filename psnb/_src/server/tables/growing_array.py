@@ -50,11 +50,6 @@ class GrowingArray:
         self.whole = np.empty((0, columns), dtype)
         self.rows = self.whole
 
-    @property
-    def room(self) -> int:
-        """How many rows there may be without more memory."""
-        return len(self.whole)
-
     def reserve(self, count: int) -> None:
         """Get the memory of ``count`` rows; they are not added.
 

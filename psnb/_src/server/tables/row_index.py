@@ -101,9 +101,6 @@ class FixedRowIndex:
             self._find(request.ids, request.rows)
         return request.rows
 
-    def locate(self, ids: np.ndarray) -> np.ndarray:
-        return self.find(ids)
-
     def find(self, ids: np.ndarray) -> np.ndarray:
         check_ids("ids", ids)
         rows = scratch(ids.size, np.int64)
@@ -159,7 +156,7 @@ class GrowingRowIndex:
     @property
     def spare(self) -> int:
         """How many ids may come before more memory is needed."""
-        return min(self._free, self._ids.room - self.count, MOST_ROWS - self.count)
+        return min(self._free, len(self._ids.whole) - self.count, MOST_ROWS - self.count)
 
     def prepare(
         self, ids: np.ndarray, counting: bool = True, repeated: bool = True, inserted: bool = False

@@ -148,7 +148,7 @@ class SparseTable(Table, Reservable):
                 return partial(self._end_day, self._known_use())
             case ops.SkipUpdates(count):
                 return partial(self.updater.skip, count)
-        raise self._unknown(write)
+        raise self.unknown(write)
 
     def check_push(self, push: ops.PushRows) -> None:
         """Raise ConfigurationError unless a push can be made."""
@@ -418,7 +418,7 @@ class SparseTable(Table, Reservable):
 
     def _measure(self) -> None:
         """Note for how many rows there is memory."""
-        self._room = min(array.room for array in self._by_row())
+        self._room = min(len(array.whole) for array in self._by_row())
 
     def _give(self, request: RowRequest) -> np.ndarray:
         """Return the rows of ids, and make new ones. Takes no memory."""

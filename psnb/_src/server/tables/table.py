@@ -154,11 +154,6 @@ class Table(ABC):
             If there is no memory; nothing is changed.
         """
 
-    def check_write(self, write: ops.TableOperation) -> None:
-        """Raise InternalError unless an operation is one of the `writes`."""
-        if not isinstance(write, self.writes):
-            raise self._unknown(write)
-
     def preview(self, writes: Sequence[ops.TableOperation], read: ops.TableRead) -> np.ndarray:
         """Return what a read would return after some writes, without making them.
 
@@ -208,9 +203,10 @@ class Table(ABC):
                 return self.clear()
             case ops.FinishTable(tail):
                 return self.finish(tail)
-        raise self._unknown(operation)
+        raise self.unknown(operation)
 
-    def _unknown(self, operation: ops.TableOperation) -> InternalError:
+    def unknown(self, operation: ops.TableOperation) -> InternalError:
+        """Return the error for an operation that the table does not have."""
         return InternalError(f"{type(self).__name__} {self._name!r} has no operation {operation}")
 
 

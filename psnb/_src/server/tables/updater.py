@@ -138,16 +138,6 @@ class Updater:
             )
         self.step += 1
 
-    def rate_is_users(self) -> bool:
-        """Return whether a user's function gives the learning rate.
-
-        Raises
-        ------
-        ConfigurationError
-            If there is no optimizer.
-        """
-        return is_users(self.required().learning_rate)
-
     def rate(self, ahead: int) -> float:
         """Return the learning rate of the next update, or of one ``ahead`` updates after it.
 
