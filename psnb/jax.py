@@ -5,8 +5,7 @@ Not imported with ``psnb``; it needs JAX: ``pip install psnb[jax]``.
 
 try:
     from psnb._src.models.jax.optimizer import optimizer
-    from psnb._src.models.jax.pipeline import PipelinePart, stage
-    from psnb._src.models.jax.step import ForwardPass, TrainStep, forward, step
+    from psnb._src.models.jax.step import ForwardPass, PipelinePart, TrainStep, forward, stage, step
     from psnb._src.models.jax.variables import TreeVariables, variables
 except ModuleNotFoundError as error:
     if error.name != "jax":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,20 +33,30 @@ class CopyingInProcess(InProcess):
         return [np.array(each) if isinstance(each, np.ndarray) else each for each in found]
 
 
-class InProcessStrategy:
+if TYPE_CHECKING:
+    from psnb import ParameterServerStrategy as _Strategy
+else:  # which has a cluster
+    _Strategy = object
+
+
+class InProcessStrategy(_Strategy):
     """Places parameters on servers in this process."""
 
     def __init__(self, shards: int = 2, mode: Mode | None = None) -> None:
         self.mode = mode or Async()
         self.transport = CopyingInProcess(shards)
         self._parameters: dict[str, Variable | Embedding] = {}
-        self.__psnb_models__ = ModelRecords(lambda name, record: None)
+        self._models = ModelRecords(lambda name, record: None)
+
+    @property
+    def __psnb_models__(self) -> ModelRecords:
+        return self._models
 
     @property
     def parameters(self) -> Mapping[str, Variable | Embedding]:
         return self._parameters
 
-    def variable(
+    def variable(  # type: ignore[override]
         self,
         initial_value: ArrayLike,
         name: str | None = None,
@@ -62,7 +72,7 @@ class InProcessStrategy:
         spread = DenseShards(*form, parts, self.transport, as_nonfinite(nonfinite, name))
         return self._parameters.setdefault(name, Variable(spread))  # type: ignore[return-value]
 
-    def embedding(
+    def embedding(  # type: ignore[override]
         self,
         name: str,
         dim: int,

@@ -12,45 +12,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from psnb._src.client.dense_shards import Blend, PartialGradient
-from psnb._src.client.embedding import Embedding
-from psnb._src.client.model_records import ModelRecords
 from psnb._src.client.variable import Variable
 from psnb._src.models.export.manifest import DenseSources
-from psnb._src.protocol.modes import Mode
 from psnb._src.server.optimizer import OPTIMIZABLE, Optimizer
 from psnb._src.server.tables.presence import joined
+from psnb._src.strategy.strategy import ParameterServerStrategy
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, InvalidArrayError
 
 OptimizerChoice = Optimizer | Callable[[str], Optimizer]
 """An optimizer for all parameters, or a function from a parameter's name to one."""
-
-
-class Strategy(Protocol):
-    """Places parameters; see `psnb.ParameterServerStrategy`."""
-
-    @property
-    def mode(self) -> Mode:
-        """When pushes are applied."""
-
-    @property
-    def parameters(self) -> Mapping[str, Variable | Embedding]:
-        """All variables and embeddings by name."""
-
-    @property
-    def __psnb_models__(self) -> ModelRecords:
-        """The models that were placed on it."""
-
-    def variable(self, *arguments: Any, **options: Any) -> Variable:
-        """Put an array on the servers."""
-
-    def embedding(self, *arguments: Any, **options: Any) -> Embedding:
-        """Put a table on the servers."""
 
 
 def check_strategy(what: str, given: Any) -> None:
@@ -234,7 +210,7 @@ class FlatVariables:
 
 
 def place_flat(
-    strategy: Strategy,
+    strategy: ParameterServerStrategy,
     name: str,
     arrays: Mapping[str, np.ndarray],
     optimizer: OptimizerChoice | None,
@@ -314,7 +290,7 @@ def optimizer_for(choice: OptimizerChoice, name: str) -> Optimizer:
     return found
 
 
-def check_free(strategy: Strategy, names: Sequence[str]) -> None:
+def check_free(strategy: ParameterServerStrategy, names: Sequence[str]) -> None:
     """Raise ConfigurationError if a name is taken."""
     if taken := sorted(strategy.parameters.keys() & set(names)):
         raise ConfigurationError(

@@ -28,7 +28,6 @@ from psnb._src.models.flat_variables import (
     ArrayLocation,
     FlatVariables,
     OptimizerChoice,
-    Strategy,
     check_free,
     optimizer_for,
     place_flat,
@@ -36,6 +35,7 @@ from psnb._src.models.flat_variables import (
 from psnb._src.models.table_rows import read_rows, replace_rows, write_rows
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables.initializers import Initializer
+from psnb._src.strategy.strategy import ParameterServerStrategy
 from psnb._src.utils.text import NAME, counted, truncate
 from psnb.errors import ConfigurationError
 
@@ -62,8 +62,7 @@ class WantedModel:
     Attributes
     ----------
     parameters, state : mapping of str to numpy.ndarray
-        By name, the arrays that optimizers move, and those that steps change without a gradient;
-        state is None for a model that never has any.
+        By name, the arrays that optimizers move, and those that steps change without a gradient.
     tables : mapping of str to WantedTable
         Its tables.
     local : mapping of str to str
@@ -71,15 +70,14 @@ class WantedModel:
     """
 
     parameters: Mapping[str, np.ndarray]
-    state: Mapping[str, np.ndarray] | None = None
+    state: Mapping[str, np.ndarray] = field(default_factory=dict)
     tables: Mapping[str, WantedTable] = field(default_factory=dict)
     local: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def arrays(self) -> dict[str, Mapping[str, np.ndarray]]:
         """All arrays, by their kind in a `ModelRecord`."""
-        kinds = {"parameters": self.parameters}
-        return kinds if self.state is None else {**kinds, "state": self.state}
+        return {"parameters": self.parameters, "state": self.state}
 
 
 @dataclass(frozen=True)
@@ -138,18 +136,12 @@ class ModelValues:
 Difference = tuple[str, str]
 """Its kind, and what it is."""
 
-
-class _Optimizers(NamedTuple):
-    """The optimizer that some parameters have on servers, and the one that was given for them."""
-
-    names: str
-    parameter: str
-    live: Optimizer | None
-    given: Optimizer
+_Optimizers = tuple[str, str, Optimizer | None, Optimizer]
+"""Parameters, where they are, the optimizer that they have there, and the one given for them."""
 
 
 def place_model(
-    strategy: Strategy,
+    strategy: ParameterServerStrategy,
     name: str,
     wanted: WantedModel,
     *,
@@ -194,28 +186,22 @@ def place_model(
     if adopt is not None and not isinstance(adopt, bool):
         raise ConfigurationError(f"adopt must be True, False or None, found {adopt!r:.200}")
     models = strategy.__psnb_models__
-    record = models.all().get(name)
-    if record is not None:
-        _check_wish(name, adopt, used=models.used(name))
+    if (record := _record(models, name, adopt)) is not None:
         return _adopted(strategy, name, named(record, wanted), wanted, sparse, dense)
-    _check_new(models.waiting(), list(models.all()), name, adopt)
-    learning = wanted.parameters
     optimizers = {each: optimizer_for(sparse, each) for each in wanted.tables}  # type: ignore[arg-type]
-    own = {each: optimizer_for(dense, each) for each in learning}  # type: ignore[arg-type]
+    own = {each: optimizer_for(dense, each) for each in wanted.parameters}  # type: ignore[arg-type]
     names = {each: f"{name}.{each}" for each in wanted.tables}
-    moving = [] if wanted.state is None else [f"{name}.{moved}"]
-    check_free(strategy, [name, *moving, *names.values()])
+    check_free(strategy, [name, f"{name}.{moved}", *names.values()])
     groups: dict[str, dict[str, np.ndarray]] = {name: {}}
-    for each, array in learning.items():
+    for each, array in wanted.parameters.items():
         alone = clips_each and own[each].clipnorm is not None
         groups.setdefault(f"{name}.{each}" if alone else name, {})[each] = array
     placed = [
         place_flat(strategy, called, group, own.__getitem__, apart)
         for called, group in groups.items()
     ]
-    arrays = {"parameters": FlatVariables.joined(placed)}
-    if wanted.state is not None:
-        arrays["state"] = place_flat(strategy, f"{name}.{moved}", wanted.state, None)
+    state = place_flat(strategy, f"{name}.{moved}", wanted.state, None)
+    arrays = {"parameters": FlatVariables.joined(placed), "state": state}
     tables = {}
     for each, table in wanted.tables.items():
         form = names[each], table.dim, table.rows, table.initializer, optimizers[each]
@@ -231,11 +217,11 @@ def place_model(
         }
     called = {each: table.name for each, table in tables.items()}
     models.add(name, ModelRecord(contents, called, dict(wanted.local)))
-    return ModelValues(**{"state": _NOTHING, **arrays}, tables=tables)
+    return ModelValues(**arrays, tables=tables)
 
 
 def _adopted(
-    strategy: Strategy,
+    strategy: ParameterServerStrategy,
     name: str,
     record: ModelRecord,
     wanted: WantedModel,
@@ -243,7 +229,7 @@ def _adopted(
     dense: OptimizerChoice | None,
 ) -> ModelValues:
     parameters: Mapping[str, Any] = strategy.parameters
-    arrays = {}
+    arrays = dict.fromkeys(wanted.arrays, FlatVariables((), {}))
     for kind, contents in record.arrays.items():
         places = {}
         for number, several in enumerate(contents.values()):
@@ -270,17 +256,13 @@ def _adopted(
         )
     strategy.__psnb_models__.use(name)
     # In the order in which the model has them.
-    ordered = {}
-    for kind, own in wanted.arrays.items():
-        flat = arrays.get(kind, _NOTHING)
-        ordered[kind] = FlatVariables(flat.variables, {name: flat.places[name] for name in own})
-    own_tables = {each: tables[each] for each in wanted.tables}
-    found = ModelValues(**{"state": _NOTHING, **ordered}, tables=own_tables)
+    ordered = {
+        kind: FlatVariables(arrays[kind].variables, {n: arrays[kind].places[n] for n in own})
+        for kind, own in wanted.arrays.items()
+    }
+    found = ModelValues(**ordered, tables={each: tables[each] for each in wanted.tables})
     _say(name, found, optimizers)
     return found
-
-
-_NOTHING = FlatVariables((), {})
 
 
 def local_value(dtype: object, shape: Sequence[int], value: np.ndarray) -> str:
@@ -296,7 +278,7 @@ def note_local(models: ModelRecords, name: str, local: Mapping[str, str]) -> Non
         models.add(name, structs.replace(record, local=dict(local)))
 
 
-def scratch(strategy: Strategy, name: str, what: str, size: int) -> Variable:
+def scratch(strategy: ParameterServerStrategy, name: str, what: str, size: int) -> Variable:
     """Return a variable of a model whose value is not needed later: one from before, or a new one.
 
     Parameters
@@ -326,15 +308,28 @@ def scratch(strategy: Strategy, name: str, what: str, size: int) -> Variable:
     return made
 
 
-def _check_new(waiting: Sequence[str], known: Sequence[str], name: str, adopt: bool | None) -> None:
-    """Raise or warn if a model begins untrained where others wait to be taken up."""
-    if adopt:
+def _record(models: ModelRecords, name: str, adopt: bool | None) -> ModelRecord | None:
+    """Return the model to adopt; raise or warn where there is none, or none is wanted."""
+    record, known = models.all().get(name), list(models.all())
+    if record is not None and adopt is False:
+        raise ConfigurationError(
+            f"adopt=False: the strategy has a model called {name!r} already; give the new one "
+            "another name=, or leave adopt= out to go on with what that one has learned"
+        )
+    if record is not None and adopt is None and models.used(name):
+        raise ConfigurationError(
+            f"the strategy has a model called {name!r} already, which was distributed in this "
+            "process. Say what is meant: adopt=True goes on with its parameters as they are now, "
+            "for all handles; name= places another one, which begins untrained; a new "
+            "strategy begins with nothing"
+        )
+    if record is None and adopt:
         there = f"those that it has: {_listed(known)}" if known else "it has none"
         raise ConfigurationError(
             f"adopt=True: the strategy has no model called {name!r} that was placed wholly; "
             f"{there}. name= says which one is meant; without adopt= it is placed, untrained"
         )
-    if waiting and adopt is None:
+    if record is None and adopt is None and (waiting := models.waiting()):
         logger.warning(
             "model %r begins untrained: the strategy has no model of this name from before. Of %s "
             "it has one, which has not been taken up yet: name= says which one is meant, and "
@@ -342,21 +337,7 @@ def _check_new(waiting: Sequence[str], known: Sequence[str], name: str, adopt: b
             name,
             _listed(waiting),
         )
-
-
-def _check_wish(name: str, adopt: bool | None, *, used: bool) -> None:
-    if adopt is False:
-        raise ConfigurationError(
-            f"adopt=False: the strategy has a model called {name!r} already; give the new one "
-            "another name=, or leave adopt= out to go on with what that one has learned"
-        )
-    if used and adopt is None:
-        raise ConfigurationError(
-            f"the strategy has a model called {name!r} already, which was distributed in this "
-            "process. Say what is meant: adopt=True goes on with its parameters as they are now, "
-            "for all handles; name= places another one, which begins untrained; a new "
-            "strategy begins with nothing"
-        )
+    return record
 
 
 def _differences(
@@ -366,11 +347,11 @@ def _differences(
     local: Mapping[str, str],
 ) -> Iterator[Difference]:
     for kind, several in wanted.arrays.items():
-        flat = arrays.get(kind, _NOTHING)
+        flat = arrays[kind]
         yield from _compared(
-            {name: _array(each.dtype, each.shape) for name, each in several.items()},
+            {name: f"{each.dtype} of shape {each.shape}" for name, each in several.items()},
             {
-                name: _array(flat.variables[place.variable].dtype, place.shape)
+                name: f"{flat.variables[place.variable].dtype} of shape {place.shape}"
                 for name, place in flat.places.items()
             },
         )
@@ -391,10 +372,6 @@ def _compared(needed: Mapping[str, str], has: Mapping[str, str]) -> Iterator[Dif
     for name, what in has.items():
         if name not in needed:
             yield "only there", f"{_quoted(name)}, {what}"
-
-
-def _array(dtype: np.dtype, shape: tuple[int, ...]) -> str:
-    return f"{dtype} of shape {shape}"
 
 
 def _table(table: WantedTable) -> str:
@@ -425,17 +402,16 @@ def _optimizers(
             both[tables[name].name, optimizer_for(sparse, name)] = tables[name], [name]
     for (_, given), (parameter, names) in both.items():
         live = None if parameter.optimizer is None else parameter.optimizer.current()
-        yield _Optimizers(_listed(names), parameter.name, live, given)
+        yield _listed(names), parameter.name, live, given
 
 
 def _others(several: Sequence[_Optimizers]) -> Iterator[Difference]:
-    for each in several:
-        if each.live is None or type(each.live) is not type(each.given):
-            both = f"there {each.live}, here {each.given}"
-            yield "different", f"the optimizer of {each.names}: {both}"
-        elif each.live.slots != each.given.slots:
-            state = f"there {', '.join(each.live.slots)}, here {', '.join(each.given.slots)}"
-            yield "different", f"the state that the optimizer of {each.names} needs: {state}"
+    for names, _, live, given in several:
+        if live is None or type(live) is not type(given):
+            yield "different", f"the optimizer of {names}: there {live}, here {given}"
+        elif live.slots != given.slots:
+            state = f"there {', '.join(live.slots)}, here {', '.join(given.slots)}"
+            yield "different", f"the state that the optimizer of {names} needs: {state}"
 
 
 def _say(name: str, taken: ModelValues, optimizers: Sequence[_Optimizers]) -> None:
@@ -446,20 +422,19 @@ def _say(name: str, taken: ModelValues, optimizers: Sequence[_Optimizers]) -> No
         counted(len(taken.flat.variables), "variable"),
         counted(len(taken.tables), "table"),
     )
-    for each in optimizers:
-        own = [(part.name, getattr(each.live, part.name)) for part in fields(each.given)]
+    for names, parameter, live, given in optimizers:
         others = [
-            f"{part}={there!r} (not {here!r})"
-            for part, there in own
-            if there != (here := getattr(each.given, part))
+            f"{part.name}={there!r} (not {here!r})"
+            for part in fields(given)
+            if (there := getattr(live, part.name)) != (here := getattr(given, part.name))
         ]
         if others:
             logger.warning(
                 "the optimizer of %s keeps what the servers have: %s. This changes it: "
                 "strategy.parameters[%r].optimizer.%s = ...",
-                each.names,
+                names,
                 ", ".join(others),
-                each.parameter,
+                parameter,
                 others[0].partition("=")[0],
             )
 

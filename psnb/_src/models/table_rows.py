@@ -64,13 +64,13 @@ def replace_rows(table: Embedding, ids: np.ndarray, rows: np.ndarray) -> None:
         states = shards.shard_states()
         kept = [np.isin(state["ids"], ids.view(np.uint64)) for state in states]
         if not all(each.all() for each in kept):
-            shards.load_states([_some(*each) for each in zip(states, kept, strict=True)])
+            shards.load_states(
+                [
+                    {
+                        key: each if key == "step" or key.startswith("waiting.") else each[some]
+                        for key, each in state.items()
+                    }
+                    for state, some in zip(states, kept, strict=True)
+                ]
+            )
     write_rows(table, ids, rows)
-
-
-def _some(state: dict[str, np.ndarray], kept: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the state of a shard with some of its rows."""
-    return {
-        key: array if key == "step" or key.startswith("waiting.") else array[kept]
-        for key, array in state.items()
-    }

@@ -13,7 +13,7 @@ from distributed import Client
 
 import psnb
 import psnb.keras
-from psnb._src.models.keras.passes import Passes
+from psnb._src.models.keras.fit import Passes
 from tests.models.keras import nets
 
 pytestmark = [
@@ -92,7 +92,7 @@ def test_batches_are_scheduled_ahead_unless_a_callback_looks_at_them(
         coordinator = psnb.ClusterCoordinator(strategy)
         begun: list[int] = []
         data = psnb.data.Dataset.range(12)
-        run = Passes(coordinator, data).run(take, None, begun.append, hold=hold)
+        run = Passes(coordinator, data).run(take, begun.append, hold=hold)
         with closing(run):  # type: ignore[type-var]
             assert next(run) == 0
             assert begun == [0]
@@ -110,6 +110,6 @@ def test_an_epoch_starts_over_where_the_steps_of_the_one_before_have_used_all(
         return next(iterator)
 
     with psnb.ParameterServerStrategy(cluster, mode=psnb.Sync(1)) as strategy:
-        passes = Passes(psnb.ClusterCoordinator(strategy), psnb.data.Dataset.range(6))
-        found = [list(passes.run(take, 3, lambda number: None)) for _ in range(3)]
+        passes = Passes(psnb.ClusterCoordinator(strategy), psnb.data.Dataset.range(6), 3)
+        found = [list(passes.run(take, lambda number: None)) for _ in range(3)]
     assert found == [[0, 1, 2], [3, 4, 5], [0, 1, 2]]

@@ -16,10 +16,10 @@ import pytest
 from safetensors.numpy import load_file
 
 import psnb
-from psnb._src.models.export import row_files
+from psnb._src.models.export import tables
 from psnb._src.models.export.exported import RowChunk
 from psnb._src.models.export.manifest import ModelFeed
-from psnb._src.models.export.row_files import ArrayFile
+from psnb._src.models.export.tables import ArrayFile
 from psnb._src.server.tables.admission import Always, CountFilter, Probability
 from psnb._src.server.tables.initializers import Constant, Normal
 from psnb.errors import ConfigurationError, ExportError, IdOutOfRangeError, ServerLostError
@@ -48,8 +48,8 @@ def looked_up(path: Path, ids: Any) -> np.ndarray:
 
 
 def test_rows_of_any_ids_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_files, "_AT_A_TIME", 64)  # so they are sorted in several ranges
-    monkeypatch.setattr(row_files, "_CHUNK", 50)
+    monkeypatch.setattr(tables, "_AT_A_TIME", 64)  # so they are sorted in several ranges
+    monkeypatch.setattr(tables, "_CHUNK", 50)
     ids = any_ids()
     path = psnb.export(tmp_path / "m", Model(*chunks(ids)))
     np.testing.assert_array_equal(looked_up(path, ids.view(np.int64)), random_rows(len(ids), 3))

@@ -90,7 +90,7 @@ def test_ids_that_are_computed_are_computed_with_all_their_bits(tmp_path: Path) 
     [
         (rows_of, lambda b: {"ads": np.stack([b["ads"][:, 0]] * 2, 1)}, "operators and jax.numpy"),
         (rows_of, lambda b: {"ads": b["words"].take(np.arange(4))}, "are Ragged and are made in"),
-        (rows_of, lambda b: {}, "could not be found"),
+        (rows_of, lambda b: {}, "must return the ids of"),
         (lambda p, r, b: np.asarray(b["x"]), None, "cannot be exported for batches of any size"),
         (lambda p, r, b: b["words"] + 1, None, "it is Ragged"),
         (lambda p, r, b: {1: b["x"]}, None, "returns arrays in dicts, lists and tuples"),

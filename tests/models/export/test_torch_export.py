@@ -302,17 +302,6 @@ def test_all_rows_of_a_table_cannot_be_exported(tmp_path: Path) -> None:
         psnb.export(tmp_path / "model", model.eval(), example=IDS[:, 0])
 
 
-def test_a_view_of_a_parameter_that_the_module_holds_cannot_be_exported(tmp_path: Path) -> None:
-    class Shown(Hooked):
-        def __init__(self) -> None:
-            super().__init__()
-            self.kept = [self.out.weight.data[:2]]
-
-    model = psnb.torch.distribute(Shown(), InProcessStrategy(), sparse=SGD(0.1), dense=SGD(0.1))
-    with pytest.raises(ConfigurationError, match=r"shows the memory of 'out\.weight'"):
-        psnb.export(tmp_path / "model", model.eval(), example=IDS[:, 0])
-
-
 def test_what_cannot_be_traced_is_reported_by_the_users_own_line(tmp_path: Path) -> None:
     class Branching(nn.Module):
         def __init__(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import psnb.jax
-from psnb._src.models.jax.transfer import together
+from psnb._src.models.jax.program import together
 from psnb.errors import ConfigurationError
 from tests.models.jax.test_train_step import BATCH, Model
 

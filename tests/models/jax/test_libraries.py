@@ -86,7 +86,7 @@ def test_numbers_that_are_how_a_module_of_equinox_computes_stay() -> None:
     net = [equinox.nn.Dropout(0.3), equinox.nn.MaxPool1d(2), equinox.nn.AvgPool1d(2)]
     tree = {"net": net, "table": equinox.nn.Lambda(jnp.arange(3)), "w": 1.0}
     made = psnb.jax.variables(InProcessStrategy(), tree, SGD())
-    assert list(made.read_leaves()) == ["['w']"]
+    assert list(made._flat.places) == ["['w']"]
     found = made.read()
     assert (found["net"][0].p, found["net"][1].init, found["net"][2].init) == (0.3, -np.inf, 0)
     assert found["table"].fn.tolist() == [0, 1, 2]

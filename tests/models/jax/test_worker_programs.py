@@ -13,7 +13,7 @@ import pytest
 import psnb.jax
 from psnb._src.client import server_client
 from psnb._src.coordinator.closures.functions import FunctionRegistry
-from psnb._src.models.jax import travel
+from psnb._src.models.jax import batch
 from psnb._src.server.optimizers import SGD
 from psnb.errors import SerializationError
 from tests.models.placing import InProcessStrategy
@@ -70,12 +70,12 @@ def test_a_loss_and_its_predictions_are_two() -> None:
 
 def test_a_process_keeps_so_many_steps_and_no_more() -> None:
     params = made(1.0)._of.params
-    steps = [made(float(n), params) for n in range(travel.KEPT + 1)]
+    steps = [made(float(n), params) for n in range(batch.KEPT + 1)]
     first, second = arrived(steps[0]), arrived(steps[1])
     for each in steps[2:]:
         arrived(each)
         assert arrived(steps[0]) is first
-    assert len(travel._kept) == travel.KEPT
+    assert len(batch._kept) == batch.KEPT
     assert arrived(steps[1]) is not second
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -12,7 +13,7 @@ import pytest
 
 import psnb.keras
 from psnb import SGD, ExponentialDecay
-from psnb._src.models.keras.data import ClassWeights
+from psnb._src.models.keras.data import with_class_weights
 from psnb._src.models.keras.split import split
 from psnb.data import Ragged
 from psnb.errors import ConfigurationError, InvalidArrayError
@@ -27,7 +28,7 @@ pytestmark = [
 
 
 def test_class_weights_are_for_one_output() -> None:
-    weights = ClassWeights({1: 3.0})
+    weights = partial(with_class_weights, {1: 3.0})
     x, y = np.zeros((3, 1)), np.array([0, 1, 2])
     np.testing.assert_array_equal(weights(x, y)[2], [1, 3, 1])
     np.testing.assert_array_equal(weights(x, np.eye(3), 2 * np.ones(3))[2], [2, 6, 2])

@@ -89,7 +89,7 @@ def test_a_table_that_is_used_twice_gets_one_update() -> None:
     module = Twice()
     optimizer = torch.optim.Adagrad(module.parameters(), RATE, eps=1e-7)
     model = distributed(module, sparse=Adagrad(RATE))
-    assert len(split(module).tables) == len(model.tables) == 1
+    assert len(split(module).wanted.tables) == len(model.tables) == 1
     ids = torch.tensor([0, 2, 0])
     with model.step():
         model(ids).backward()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from psnb._src.models.torch.id_plan import inputs_of, located, planned, same_memory
+from psnb._src.models.torch.model_pass import inputs_of, located, planned, same_memory
 
 TAKEN: dict[str, Callable[[Tensor], Tensor]] = {
     "all": lambda ids: ids,

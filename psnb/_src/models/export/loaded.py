@@ -21,7 +21,6 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from psnb._src.data.formats.tables import columns_of
-from psnb._src.models.export.following import Following
 from psnb._src.models.export.manifest import (
     DENSE,
     Fetch,
@@ -31,11 +30,9 @@ from psnb._src.models.export.manifest import (
     check_file,
     read_model_manifest,
 )
-from psnb._src.models.export.model_state import ModelState, ModelVersion, newer_state
+from psnb._src.models.export.model_state import ModelState, ModelVersion, following, newer_state
 from psnb._src.models.export.nested import nested
-from psnb._src.models.export.row_files import check_index, mapped, place_dtype
-from psnb._src.models.export.tables import StoredRows, StoredTable
-from psnb._src.utils.arrays import concatenated
+from psnb._src.models.export.tables import StoredRows, StoredTable, check_index, mapped, place_dtype
 from psnb._src.utils.checks import integer, path_text, period
 from psnb._src.utils.interrupts import Lock
 from psnb._src.utils.paths import AnyPath, as_path
@@ -72,7 +69,7 @@ class LoadedModel:
         self._state, self._failure = state, ""  # one assignment each, atomically
         follows = manifest.follows
         self._place = None if follows is None else as_path(follows.directory)
-        self._following: Following | None = None
+        self._following: Callable[[], None] | None = None
         # Held while a state takes the place of an older one, or following begins or ends.
         self._changing = Lock()
 
@@ -161,7 +158,7 @@ class LoadedModel:
                     f"{self!r} follows {str(self._place)!r} already: close() it before"
                 )
             self._place = place
-            self._following = Following(self, pause)
+            self._following = following(self, pause)
         return self
 
     def refresh(self, directory: str | os.PathLike[str] | None = None) -> bool:
@@ -204,9 +201,9 @@ class LoadedModel:
     def close(self) -> None:
         """End following; it predicts with its present checkpoint from then on. Idempotent."""
         with self._changing:
-            following, self._following = self._following, None
-        if following is not None:
-            following.end()
+            end, self._following = self._following, None
+        if end is not None:
+            end()
 
     def predict(self, batch: Any) -> Any:
         """Return what the model returns for a batch.
@@ -340,23 +337,16 @@ class _FramePredictions:
 
     def without_rows(self) -> Any:
         """Return a frame without rows, with the columns of predictions."""
-        columns: dict[str, np.ndarray] = {}
-        for fetch, name in zip(self.manifest.fetches, self._names(), strict=True):
+        empty = []
+        for fetch in self.manifest.fetches:
             if not fetch.shape or fetch.shape[0] is not None or None in fetch.shape[1:]:
                 raise ConfigurationError(
-                    f"{name!r} of shape {fetch.shape} has not one row of numbers for each example"
+                    f"{fetch.name!r} of shape {fetch.shape} has not one row of numbers for each "
+                    "example"
                 )
             dtype = "float32" if fetch.dtype == "bfloat16" else fetch.dtype
-            columns |= _flat(name, np.empty((0, *map(int, fetch.shape[1:])), dtype))  # type: ignore[arg-type]
-        return _frame(columns, None)
-
-    def _names(self) -> list[str]:
-        form = nested(self.manifest.outputs, list(range(len(self.manifest.fetches))))
-        if isinstance(form, dict) and all(isinstance(each, int) for each in form.values()):
-            by_number = {number: name for name, number in form.items()}
-            return [by_number[number] for number in range(len(self.manifest.fetches))]
-        several = [fetch.name for fetch in self.manifest.fetches]
-        return ["prediction"] if len(several) == 1 else several
+            empty.append(np.empty((0, *map(int, fetch.shape[1:])), dtype))  # type: ignore[arg-type]
+        return self._frame(empty, None)
 
     def __call__(self, frame: Any) -> Any:
         """Return the predictions for a frame of pandas."""
@@ -367,25 +357,26 @@ class _FramePredictions:
         for start in range(0, len(frame), self.batch_size):
             part = slice(start, start + self.batch_size)
             batch: Any = {name: column[part] for name, column in rows.items()}
-            batch = batch if self.features is None else self.features(batch)
-            flat: dict[str, np.ndarray] = {}
-            for name, array in zip(self._names(), model.predict_flat(batch), strict=True):
-                plain = array.astype(np.float32) if array.dtype.kind == "V" else array
-                flat |= _flat(name, plain)
-            parts.append(flat)
-        columns = {name: concatenated([part[name] for part in parts]) for name in parts[0]}
-        return _frame(columns, frame.index)
+            parts.append(
+                model.predict_flat(batch if self.features is None else self.features(batch))
+            )
+        return self._frame([np.concatenate(each) for each in zip(*parts, strict=True)], frame.index)
 
-
-def _flat(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
-    if array.ndim == 1:
-        return {name: array}
-    rows = array.reshape(len(array), int(np.prod(array.shape[1:])))
-    return {f"{name}_{number}": column for number, column in enumerate(rows.T)}
-
-
-def _frame(columns: dict[str, np.ndarray], index: Any) -> Any:
-    return import_module("pandas").DataFrame(columns, index=index)  # where there are frames, it is
+    def _frame(self, arrays: Sequence[np.ndarray], index: Any) -> Any:
+        names = [fetch.name for fetch in self.manifest.fetches]
+        form = nested(self.manifest.outputs, range(len(names)))
+        if isinstance(form, dict) and all(isinstance(each, int) for each in form.values()):
+            names = sorted(form, key=form.__getitem__)
+        elif len(names) == 1:
+            names = ["prediction"]
+        columns: dict[str, np.ndarray] = {}
+        for name, array in zip(names, arrays, strict=True):
+            plain = array.astype(np.float32) if array.dtype.kind == "V" else array
+            rows = plain.reshape(len(plain), int(np.prod(plain.shape[1:]))).T
+            whole = plain.ndim == 1
+            columns |= {name if whole else f"{name}_{n}": each for n, each in enumerate(rows)}
+        # Where there are frames, pandas is.
+        return import_module("pandas").DataFrame(columns, index=index)
 
 
 _MOST_LOADED = 4

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,8 +28,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from psnb._src.data.ragged import Ragged
-from psnb._src.models.export.quantization import STORED
-from psnb._src.models.export.tables import ExportedTable
+from psnb._src.models.export.tables import STORED, ExportedTable
 from psnb._src.server.tables.admission import ADMISSIONS
 from psnb._src.server.tables.initializers import INITIALIZERS
 from psnb._src.utils.arrays import array_of, integers_of
@@ -53,6 +52,13 @@ _Float = Annotated[str, one_of("float32", "float64")]
 _Shape = Annotated[tuple[_Size | None, ...], Meta(max_length=32)]
 _FEED_DTYPES = ("bool", *(each.name for each in DTYPES.values()))
 _FeedDtype = Annotated[str, one_of(*_FEED_DTYPES)]
+
+
+def fits(shape: Sequence[int | None], expected: Sequence[int | None]) -> bool:
+    """Return whether a shape is the expected one, in which None is any size."""
+    return len(shape) == len(expected) and all(
+        wanted in (None, size) for size, wanted in zip(shape, expected, strict=True)
+    )
 
 
 class ModelFeed(Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,10 +104,7 @@ class ModelFeed(Struct, frozen=True, forbid_unknown_fields=True):
                 raise self._wrong(f"values of shape {self._shown()}", str(values.shape))
             return given if values is given.values else Ragged(values, given.offsets)
         array = self.cast(self.array(given))
-        if array.ndim != len(self.shape) or any(
-            expected is not None and size != expected
-            for size, expected in zip(array.shape, self.shape, strict=True)
-        ):
+        if not fits(array.shape, self.shape):
             raise self._wrong(f"shape {self._shown()}", str(array.shape))
         return array
 

@@ -1,19 +1,30 @@
-"""ModelState: all that a prediction uses, of one export or of one checkpoint. Pure."""
+"""ModelState: all that a prediction uses, of one export or of one checkpoint. Pure.
+
+`following` looks for newer checkpoints. Its thread ``psnb-following`` keeps the model only while
+it refreshes it: so it ends with the model, too, when that is collected, and when Python ends.
+"""
 
 from __future__ import annotations
 
+import copy
+import logging
+import threading
 import time
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from psnb._src.checkpoint.following import NewerCheckpoint, WantedParameter, newer_checkpoint
+from psnb._src.checkpoint.save_schedule import SaveSchedule
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.manifest import ModelManifest
 from psnb._src.models.export.tables import StoredTable
+from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.paths import AnyPath
+from psnb._src.utils.text import truncate
 
 
 @dataclass(frozen=True)
@@ -41,16 +52,38 @@ class ModelVersion:
     since: float
 
 
-class Computation(Protocol):
-    """A computation that was loaded."""
+class Computation:
+    """A computation that was loaded. Thread-safe.
+
+    Parameters
+    ----------
+    used : iterable of str
+        The dense parameters that it uses.
+    dense : mapping of str to numpy.ndarray
+        The dense parameters.
+    put : callable
+        Makes of an array what it computes with.
+    """
+
+    def __init__(
+        self,
+        used: Iterable[str],
+        dense: Mapping[str, np.ndarray],
+        put: Callable[[np.ndarray], Any],
+    ) -> None:
+        self._put, self._dense = put, {name: put(dense[name]) for name in used}
 
     def __call__(
         self, feeds: Mapping[str, np.ndarray | Ragged], tables: Mapping[str, StoredTable]
     ) -> Sequence[np.ndarray]:
-        """Return the arrays of all fetches. Thread-safe."""
+        """Return the arrays of all fetches."""
+        raise NotImplementedError
 
     def with_dense(self, dense: Mapping[str, np.ndarray]) -> Computation:
         """Return the same with other dense parameters, of the same shapes and dtypes."""
+        other = copy.copy(self)
+        other._dense = {name: self._put(dense[name]) for name in self._dense}
+        return other
 
 
 @dataclass(frozen=True)
@@ -126,3 +159,54 @@ def _wanted(manifest: ModelManifest) -> dict[str, WantedParameter]:
             recipe["admission"] = each.admission
         tables[each.name] = WantedParameter({"kind": "embedding", **own}, recipe)
     return variables | tables
+
+
+logger = logging.getLogger("psnb")
+
+_AT_THE_END = 5.0
+"""Seconds to wait for the thread when Python ends: it may be reading from a network."""
+
+
+def following(model: Any, every: float) -> Callable[[], None]:
+    """Refresh a model again and again; return what ends that, and waits for its reading.
+
+    After a failure it is tried again after 1 s, then after growing pauses of at most 5 minutes.
+
+    Parameters
+    ----------
+    model : LoadedModel
+        The model.
+    every : float
+        Seconds between two times.
+    """
+    ended = threading.Event()
+    given = weakref.ref(model), ended, every
+    thread = threading.Thread(target=_refresh, args=given, name="psnb-following", daemon=True)
+    with uninterrupted:
+        thread.start()
+
+    def end(most: float | None = None) -> None:
+        ended.set()
+        if threading.current_thread() is not thread:
+            thread.join(most)
+
+    weakref.finalize(model, end, _AT_THE_END)
+    return end
+
+
+def _refresh(found: weakref.ref[Any], ended: threading.Event, every: float) -> None:
+    schedule, pause = SaveSchedule(every, None, time.monotonic()), 0.0
+    while not ended.wait(pause) and (model := found()) is not None:
+        try:
+            model.refresh()
+        except Exception as error:  # the thread must continue, whatever a store raises
+            pause = schedule.failed(time.monotonic())
+            if schedule.failures == 1:
+                reason = truncate(str(error)) or type(error).__name__
+                logger.warning("%r goes on with what it has, and tries again: %s", model, reason)
+        else:
+            if schedule.failures:
+                logger.info("%r follows again", model)
+            schedule.saved(time.monotonic(), 0)
+            pause = every
+        del model

@@ -22,7 +22,6 @@ from psnb._src.utils.arrays import bits_of, integers_of
 from psnb._src.utils.text import shown, truncate
 from psnb.errors import ConfigurationError, DatasetError, ExportError
 
-FORMATS = ("csv", "jsonl", "parquet")
 _READS = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".jsonl": "jsonl"}
 _PACKED = {".gz", ".bz2", ".xz", ".zst"}
 
@@ -87,7 +86,14 @@ def _scored(
     """Yield the predictions of batches; their columns without rows, if there is no batch."""
     batch = None
     for batch in batches(model.feeds, files, batch_size):
-        yield _columns(model, batch)
+        found, count = model.predict_flat(batch), len(next(iter(batch.values())))
+        for fetch, array in zip(model.fetches, found, strict=True):
+            if not array.ndim or len(array) != count:
+                raise ExportError(
+                    f"output {fetch.name!r} of the model has shape {array.shape} for {count} rows: "
+                    "one for each row is expected"
+                )
+        yield {fetch.name: each for fetch, each in zip(model.fetches, found, strict=True)}
     if batch is None:
         yield {
             fetch.name: np.empty((0, *(size or 1 for size in fetch.shape[1:])), fetch.dtype)
@@ -112,13 +118,7 @@ def batches(
             rows: Any = Dataset.parquet(file, columns=names)
         else:
             rows = Dataset.text_lines(file).map(partial(_parsed, feeds, file))
-        yield from _of_one(rows).ragged_batch(batch_size).map(partial(_shaped, feeds))
-
-
-def _of_one(rows: Dataset) -> Dataset:
-    """Return the rows of one file, which may have none."""
-    (part,) = splits(rows, 1)
-    return part
+        yield from splits(rows, 1)[0].ragged_batch(batch_size).map(partial(_shaped, feeds))
 
 
 def _parsed(feeds: tuple[ModelFeed, ...], file: str, line: str) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def _csv_batches(
     delimiter = "\t" if _suffix(file) == ".tsv" else ","
     rows = Dataset.csv(file, columns=columns, dtypes=dtypes, delimiter=delimiter)
     count = 0
-    for batch in _of_one(rows).batch(batch_size):
+    for batch in splits(rows, 1)[0].batch(batch_size):
         for column in [name for name in columns if dtypes[name] == "str"]:
             batch[column] = _integers(batch[column], f"{file}: column {column!r}", count)
         count += len(batch[columns[0]])
@@ -214,15 +214,3 @@ def _kind(file: str) -> str:
 def _suffix(file: str) -> str:
     path = Path(file)
     return Path(path.stem).suffix if path.suffix in _PACKED else path.suffix
-
-
-def _columns(model: LoadedModel, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return the predictions of a batch by name, each with one row for each row of the batch."""
-    found, count = model.predict_flat(batch), len(next(iter(batch.values())))
-    for fetch, array in zip(model.fetches, found, strict=True):
-        if not array.ndim or len(array) != count:
-            raise ExportError(
-                f"output {fetch.name!r} of the model has shape {array.shape} for {count} rows: "
-                "one for each row is expected"
-            )
-    return {fetch.name: each for fetch, each in zip(model.fetches, found, strict=True)}

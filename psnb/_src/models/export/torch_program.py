@@ -13,7 +13,6 @@ Nodes are numbered from the inputs on. Threads: several may use one.
 
 from __future__ import annotations
 
-import copy
 import json
 import operator
 import re
@@ -26,6 +25,7 @@ from msgspec import Struct
 
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.manifest import ModelFeed, ModelManifest
+from psnb._src.models.export.model_state import Computation
 from psnb._src.models.export.tables import StoredTable
 from psnb._src.models.export.torch_operators import checked, is_allowed
 from psnb._src.utils.sealed_json import require, typed
@@ -59,7 +59,7 @@ for _name in [name for name in _KINDS["dtype"] if re.match("q|bits|u?int[1-7]$",
     del _KINDS["dtype"][_name]  # of quantized tensors, and of parts of bytes
 
 
-class TorchComputation:
+class TorchComputation(Computation):
     """A graph that was loaded.
 
     Parameters
@@ -82,7 +82,8 @@ class TorchComputation:
         outputs: Sequence[Any],
     ) -> None:
         self._inputs, self._nodes, self._outputs = tuple(inputs), tuple(nodes), outputs
-        self._dense = self._placed(dense)
+        used = (each for each in self._inputs if isinstance(each, str))
+        super().__init__(used, dense, lambda array: torch.from_numpy(array.copy()))
 
     def __call__(
         self, feeds: Mapping[str, np.ndarray | Ragged], tables: Mapping[str, StoredTable]
@@ -100,16 +101,6 @@ class TorchComputation:
                 else:
                     found.append(call(*given, **_filled(kwargs, found)))
         return [found[at].numpy() for at in self._outputs]
-
-    def with_dense(self, dense: Mapping[str, np.ndarray]) -> TorchComputation:
-        """Return the same with other dense parameters."""
-        other = copy.copy(self)
-        other._dense = self._placed(dense)
-        return other
-
-    def _placed(self, dense: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-        used = (each for each in self._inputs if isinstance(each, str))
-        return {name: torch.from_numpy(dense[name].copy()) for name in used}
 
 
 class _NodeNumber(int):

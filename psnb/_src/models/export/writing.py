@@ -7,7 +7,7 @@ import shutil
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -23,8 +23,14 @@ from psnb._src.models.export.manifest import (
     ModelManifest,
     TableEntry,
 )
-from psnb._src.models.export.quantization import STORED, RowError, quantized, restored
-from psnb._src.models.export.row_files import ArrayFile, write_index
+from psnb._src.models.export.tables import (
+    STORED,
+    ArrayFile,
+    RowError,
+    quantized,
+    restored,
+    write_index,
+)
 from psnb._src.utils.checks import is_number, path_text
 from psnb._src.utils.files import sync, synced
 from psnb._src.utils.paths import as_path
@@ -38,16 +44,9 @@ if TYPE_CHECKING:
 _IDS = "ids.partial"
 
 
-class Exportable(Protocol):
-    """A model that can be exported."""
-
-    def to_export(self, example: Any) -> Exported:
-        """Return what is written of it; see `export`."""
-
-
 def export(
     path: str | os.PathLike[str],
-    model: Exportable,
+    model: Any,
     *,
     example: Any = None,
     dtype: str | Mapping[str, str] | None = None,
@@ -114,11 +113,25 @@ def export(
     # Before any row is read: a checkpoint from now on is newer than the model, or as new.
     follows = None if follow is None else _follows(follow)
     exported = model.to_export(example)
-    stored = _by_table("dtype", dtype, exported.tables)
-    scores = _by_table("min_score", min_score, exported.tables)
-    for name, table in exported.tables.items():
-        stored.setdefault(name, table.dtype.name)
-    _check_choices(exported.tables, stored, scores, isinstance(min_score, Mapping))
+    tables = exported.tables
+    stored = {name: table.dtype.name for name, table in tables.items()}
+    stored |= _by_table("dtype", dtype, tables)
+    for each in stored.values():
+        if each not in STORED:
+            raise ConfigurationError(
+                f"dtype must be one of {', '.join(STORED)}; found {shown(each)}"
+            )
+    scores = _by_table("min_score", min_score, tables)
+    for name, score in list(scores.items()):
+        if not is_number(score):
+            raise ConfigurationError(f"min_score must be a number, found {shown(score)}")
+        if not tables[name].scored:
+            named = isinstance(min_score, Mapping)
+            if named or not any(table.scored for table in tables.values()):
+                raise ConfigurationError(
+                    f"min_score: table {name!r} keeps no score, as it has no accessor"
+                )
+            del scores[name]
     # Not named like incomplete checkpoints: a manager removes these in its folder.
     partial = where.with_name(f".exporting-{uuid.uuid4().hex}")
     try:
@@ -164,28 +177,6 @@ def _by_table(what: str, given: Any, tables: Mapping[str, Any]) -> dict[str, Any
             f"{what} names {unknown}; the model has the tables {sorted(tables)}"
         )
     return dict(given)
-
-
-def _check_choices(
-    tables: Mapping[str, TableSource],
-    stored: Mapping[str, Any],
-    scores: dict[str, Any],
-    named: bool,
-) -> None:
-    for each in stored.values():
-        if each not in STORED:
-            raise ConfigurationError(
-                f"dtype must be one of {', '.join(STORED)}; found {shown(each)}"
-            )
-    for name, score in list(scores.items()):
-        if not is_number(score):
-            raise ConfigurationError(f"min_score must be a number, found {shown(score)}")
-        if not tables[name].scored:
-            if named or not any(table.scored for table in tables.values()):
-                raise ConfigurationError(
-                    f"min_score: table {name!r} keeps no score, as it has no accessor"
-                )
-            del scores[name]
 
 
 def _write(

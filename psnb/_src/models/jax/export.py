@@ -15,14 +15,12 @@ import jax
 import numpy as np
 from jax import export as jax_export
 
-from psnb._src.client.embedding import Embedding
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.exported import Exported, returned, tracing
-from psnb._src.models.export.jax_calls import foreign_calls
-from psnb._src.models.export.jax_program import IDS, PROGRAM, with_x64
+from psnb._src.models.export.jax_program import IDS, PROGRAM, foreign_calls, with_x64
 from psnb._src.models.export.manifest import ModelFeed
-from psnb._src.models.jax.batch import BatchFunction, as_ids, made_ids
-from psnb._src.models.jax.batch_form import form_of
+from psnb._src.models.jax.batch import BatchForm, BatchFunction, as_ids, form_of
+from psnb._src.models.jax.variables import flat_of
 from psnb._src.models.table_rows import table_source
 from psnb.errors import ConfigurationError
 
@@ -37,14 +35,14 @@ def exported(of: BatchFunction, example: Any) -> Exported:
     ConfigurationError
         If it does not trace for batches of any size, or its ids do not.
     """
-    batch = _Example(example, of.name)
+    batch = _Example(of, example)
     params, tables = of.params, of.tables
-    features = batch.features(tables, of.ids)
-    leaves = params.read_leaves()
+    leaves = flat_of(params).read()
     key = {} if of.seed is None else {"key": jax.random.fold_in(jax.random.key(of.seed), 0)}
 
     def computed(dense: dict[str, Any], rows: dict[str, Any], fields: dict[str, Any]) -> list[Any]:
-        found = of.function(params.tree_of(dense), rows, batch.filled(fields), **key)
+        filled = batch.form.batch([fields[name] for name in batch.forms])
+        found = of.function(params.tree_of(dense), rows, filled, **key)
         flat, structure = jax.tree.flatten(found)
         outputs.append(jax.tree.unflatten(structure, range(len(flat))))
         return flat
@@ -52,11 +50,12 @@ def exported(of: BatchFunction, example: Any) -> Exported:
     outputs: list[Any] = []
     forms = {("dense", name): _form(leaf.shape, leaf.dtype) for name, leaf in leaves.items()}
     for name, table in tables.items():
-        forms["rows", name] = _form((*features.shapes[name], table.dim), table.dtype)
-    forms |= {("feed", name): form for name, form in zip(batch.names, batch.forms, strict=True)}
+        forms["rows", name] = _form((*batch.shapes[name], table.dim), table.dtype)
+    forms |= {("feed", name): form for name, form in batch.forms.items()}
     program, used = _exported(computed, forms, f"function {of.name!r}")
     feeds = [name for kind, name in used if kind == "feed"]
-    needed = [name for name in batch.order if name in {*feeds, *features.feeds}]
+    of_ids = {*batch.sources.values(), *batch.computed_of}
+    needed = [name for name in batch.leaves if name in {*feeds, *of_ids}]
     form, fetches = returned(outputs[-1], ((e.dtype.name, e.shape) for e in program.out_avals))
     return Exported(
         "jax",
@@ -65,34 +64,47 @@ def exported(of: BatchFunction, example: Any) -> Exported:
         form,
         {name: leaves[name] for kind, name in used if kind == "dense"},
         {table.name: table_source(table) for table in tables.values()},
-        {PROGRAM: _serialized(program), **features.program},
+        {PROGRAM: _serialized(program), **batch.program},
         {
             "arguments": [list(each) for each in used],
             "features": {
                 name: {
                     "table": tables[name].name,
-                    "feed": features.sources.get(name),
-                    "combiner": of.combiners[name] if name in features.bags else None,
+                    "feed": batch.sources.get(name),
+                    "combiner": of.combiners[name] if name in batch.bags else None,
                 }
                 for name in tables
             },
-            "computed": [list(features.computed_of), list(features.computed)],
+            "computed": [batch.computed_of, batch.computed],
             "x64": bool(jax.config.read("jax_enable_x64")),
         },
         {"jax": jax.__version__},
-        params.sources(),
+        flat_of(params).sources(),
     )
 
 
-class _FeatureSources:
-    """Where the ids of each feature come from.
+class _Example:
+    """An example of a batch, and how batches of any size look.
+
+    Parameters
+    ----------
+    of : BatchFunction
+        The function.
+    example : pytree
+        A batch.
 
     Attributes
     ----------
+    leaves : dict
+        What is in it, by name.
+    form : BatchForm
+        How the program has a batch.
+    forms : dict
+        The forms of the arrays in that, by name, with a symbol.
     sources : dict
-        The feed of ids that are one.
+        For each feature whose ids are a feed, which one.
     shapes : dict
-        Their shapes, with a symbol; for bags, the shape of the rows that they become.
+        The shapes of ids, with a symbol; for bags, the shape of the rows that they become.
     bags : set
         The features whose ids are bags.
     computed, computed_of : list
@@ -101,142 +113,89 @@ class _FeatureSources:
         The file of their computation, if any are.
     """
 
-    def __init__(self) -> None:
-        self.sources: dict[str, str] = {}
-        self.shapes: dict[str, tuple[Any, ...]] = {}
-        self.bags: set[str] = set()
-        self.computed: list[str] = []
-        self.computed_of: list[str] = []
-        self.program: dict[str, bytes] = {}
-
-    @property
-    def feeds(self) -> set[str]:
-        """The feeds that ids need."""
-        return {*self.sources.values(), *self.computed_of}
-
-
-class _Example:
-    """An example of a batch, and how batches of any size look.
-
-    Parameters
-    ----------
-    example : pytree
-        A batch.
-    what : str
-        The function's name, for messages.
-    """
-
-    def __init__(self, example: Any, what: str) -> None:
+    def __init__(self, of: BatchFunction, example: Any) -> None:
         found = jax.tree_util.tree_flatten_with_path(example)[0]
-        self._leaves = {_named(path): leaf for path, leaf in found}
-        if example is None or not self._leaves:
+        self.leaves = {_named(path): leaf for path, leaf in found}
+        if example is None or not self.leaves:
             raise ConfigurationError(
-                f"psnb.export of {what!r} needs example=, a batch: it has the names, shapes and "
+                f"psnb.export of {of.name!r} needs example=, a batch: it has the names, shapes and "
                 "dtypes of what the model is fed"
             )
-        self._example, self.order = example, list(self._leaves)
-        self._form, arrays = form_of(example)
-        behind = {at for at, _, _ in self._form.behind}
-        self.names = [name for at, name in enumerate(self.order) if at not in behind]
-        arrays = [np.asarray(each) for each in arrays]
-        sizes = {name: len(leaf) for name, leaf in self._leaves.items() if np.shape(leaf)}
+        self._example = example
+        sizes = {name: len(leaf) for name, leaf in self.leaves.items() if np.shape(leaf)}
         if len(set(sizes.values())) > 1:
             raise ConfigurationError(
                 f"psnb.export: the arrays of example= must have one example in each row, and their "
                 f"lengths differ: {sizes}"
             )
         (self._size,) = jax_export.symbolic_shape("batch")
-        self.forms = [_form(self._any_size(each.shape), each.dtype) for each in arrays]
-
-    def filled(self, fields: Mapping[str, Any]) -> Any:
-        """Return a batch with other arrays."""
-        return self._form.batch([fields[name] for name in self.names])
-
-    def feed(self, name: str, *, cut: bool) -> ModelFeed:
-        """Return a feed; ``cut`` says that the program takes it in the dtype that JAX has."""
-        leaf = self._leaves[name]
-        if isinstance(leaf, Ragged):
-            return ModelFeed(name, leaf.dtype.name, (None, *leaf.values.shape[1:]), "ragged")
-        array = np.asarray(leaf)
-        dtype = array.dtype
-        if cut and dtype.kind == "f":
-            dtype = self.forms[self.names.index(name)].dtype
-        return ModelFeed(name, dtype.name, (None, *array.shape[1:]) if array.ndim else ())
-
-    def features(
-        self, tables: Mapping[str, Embedding], ids: Callable[[Any], Mapping[str, Any]] | None
-    ) -> _FeatureSources:
-        """Return where ids come from: fields of the batch as they are, or what JAX traces."""
-        found = _FeatureSources()
-        try:
-            made = self._example if ids is None else made_ids(ids, self._example)
-            made = {name: made[name] for name in tables}
-        except (KeyError, IndexError, TypeError) as error:
-            raise ConfigurationError(
-                f"the ids of example= could not be found ({type(error).__name__}: {error})"
-            ) from error
-        owners = {id(leaf): name for name, leaf in self._leaves.items()}
-        for name in tables:
-            given = made[name]
+        self.form, self.forms, _ = self._formed()
+        self.sources: dict[str, str] = {}
+        self.shapes: dict[str, tuple[Any, ...]] = {}
+        self.bags: set[str] = set()
+        self.computed_of: list[str] = []
+        self.program: dict[str, bytes] = {}
+        made, owners = of.made_ids(example), {id(e): name for name, e in self.leaves.items()}
+        for name, given in made.items():
             if isinstance(given, Ragged):
                 if id(given) not in owners:
                     raise ConfigurationError(
                         f"the ids of feature {name!r} are Ragged and are made in ids(batch), which "
                         "cannot be exported: make them a field of the batch, in Dataset.map"
                     )
-                found.bags.add(name)
-                found.shapes[name] = (self._size,)
+                self.bags.add(name)
+                self.shapes[name] = (self._size,)
             if id(given) in owners:
-                found.sources[name] = owners[id(given)]
-                found.shapes.setdefault(name, self._any_size(np.shape(given)))
+                self.sources[name] = owners[id(given)]
+                self.shapes.setdefault(name, self._any_size(np.shape(given)))
             as_ids(name, given)
-        found.computed = [name for name in tables if name not in found.sources]
-        if found.computed and ids is not None:
-            self._trace(found, ids, made)
-        return found
+        self.computed = [name for name in made if name not in self.sources]
+        if self.computed and of.ids is not None:
+            self._trace(of.ids, made)
 
-    def _trace(
-        self,
-        found: _FeatureSources,
-        ids: Callable[[Any], Mapping[str, Any]],
-        made: Mapping[str, Any],
-    ) -> None:
-        """Export what computes ids."""
-        with with_x64(True):  # with integers as wide as they are
-            form, plain = form_of(self._example)
+    def feed(self, name: str, *, cut: bool) -> ModelFeed:
+        """Return a feed; ``cut`` says that the program takes it in the dtype that JAX has."""
+        leaf = self.leaves[name]
+        if isinstance(leaf, Ragged):
+            return ModelFeed(name, leaf.dtype.name, (None, *leaf.values.shape[1:]), "ragged")
+        array = np.asarray(leaf)
+        dtype = array.dtype
+        if cut and dtype.kind == "f":
+            dtype = self.forms[name].dtype
+        return ModelFeed(name, dtype.name, (None, *array.shape[1:]) if array.ndim else ())
+
+    def _formed(self) -> tuple[BatchForm, dict[str, jax.ShapeDtypeStruct], dict[str, np.ndarray]]:
+        """Return the form of the batch, and by name the forms of the arrays in it, and these."""
+        form, arrays = form_of(self._example)
         behind = {at for at, _, _ in form.behind}
-        names = [name for at, name in enumerate(self.order) if at not in behind]
-        arrays = [np.asarray(each) for each in plain]
+        names = [name for at, name in enumerate(self.leaves) if at not in behind]
+        found = dict(zip(names, map(np.asarray, arrays), strict=True))
+        return form, {n: _form(self._any_size(e.shape), e.dtype) for n, e in found.items()}, found
 
-        def computed(_: Any, __: Any, fields: dict[str, Any]) -> list[Any]:
-            given = ids(form.batch([fields[name] for name in names]))
-            return [jax.numpy.asarray(given[name]) for name in found.computed]
-
+    def _trace(self, ids: Callable[[Any], Mapping[str, Any]], made: Mapping[str, Any]) -> None:
+        """Export what computes ids, with integers as wide as they are."""
         what = (
-            f"ids(batch) of {', '.join(map(repr, found.computed))}, which are to be fields of the "
+            f"ids(batch) of {', '.join(map(repr, self.computed))}, which are to be fields of the "
             "batch as they are, or computed with operators and jax.numpy,"
         )
         with with_x64(True):
-            program, kept = _exported(
-                computed,
-                {
-                    ("feed", name): _form(self._any_size(array.shape), array.dtype)
-                    for name, array in zip(names, arrays, strict=True)
-                },
-                what,
-            )
-            given = dict(zip(names, arrays, strict=True))
-            again = jax.jit(program.call)(*(given[name] for _, name in kept))
-            for name, array in zip(found.computed, again, strict=True):
+            form, forms, arrays = self._formed()
+
+            def computed(_: Any, __: Any, fields: dict[str, Any]) -> list[Any]:
+                given = ids(form.batch([fields[name] for name in forms]))
+                return [jax.numpy.asarray(given[name]) for name in self.computed]
+
+            program, kept = _exported(computed, {("feed", n): e for n, e in forms.items()}, what)
+            self.computed_of = [name for _, name in kept]
+            again = jax.jit(program.call)(*(arrays[name] for name in self.computed_of))
+            for name, array in zip(self.computed, again, strict=True):
                 if not np.array_equal(np.asarray(array), np.asarray(made[name])):
                     raise ConfigurationError(
                         f"psnb.export: {what} give other ids for {name!r} when JAX traces them"
                     )
-        found.computed_of = [name for _, name in kept]
-        found.shapes |= {
-            name: aval.shape for name, aval in zip(found.computed, program.out_avals, strict=True)
-        }
-        found.program = {IDS: _serialized(program)}
+        avals = zip(self.computed, program.out_avals, strict=True)
+        self.shapes |= {name: aval.shape for name, aval in avals}
+        self.program = {IDS: _serialized(program)}
 
     def _any_size(self, shape: tuple[int, ...]) -> tuple[Any, ...]:
         return (self._size, *shape[1:]) if shape else ()

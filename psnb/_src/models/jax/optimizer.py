@@ -172,9 +172,15 @@ def optimizer(transformation: Any) -> Optimizer:
     with _on_servers(values.dtype):
         try:
             states, _ = _run(transformation, values)
-            _check_unmasked(states[0])
+            # A mask may go by names, by sizes, or by a number of axes that no sample has. Without
+            # optax there are none.
+            masked = getattr(sys.modules.get("optax"), "MaskedState", ())
+            nodes = jax.tree.leaves(states[0], is_leaf=lambda node: isinstance(node, masked))
+            if any(isinstance(node, masked) for node in nodes):
+                raise _distinguishes()
             names = [*_arrays(transformation, states, values)]
-            elements = _works_by_element(transformation, values)
+            traced = jax.make_jaxpr(transformation.update)(values, states[0], values)
+            elements = not any(map(np.shape, traced.consts)) and _by_element(traced.jaxpr)
         except ConfigurationError:
             raise
         except Exception as error:  # whatever a transformation may raise
@@ -245,19 +251,6 @@ def _run(transformation: Any, values: Any) -> tuple[list[Any], list[Any]]:
     return states, updates
 
 
-def _check_unmasked(state: Any) -> None:
-    """Raise ConfigurationError if a part of a transformation is for some parameters of a tree.
-
-    A mask may go by names, by sizes, or by a number of axes that no sample has.
-    """
-    optax = sys.modules.get("optax")  # whose masks there are none of without it
-    if optax is None:
-        return
-    nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, optax.MaskedState))
-    if any(isinstance(node, optax.MaskedState) for node in nodes):
-        raise _distinguishes()
-
-
 def _arrays(transformation: Any, states: list[Any], values: np.ndarray) -> Iterator[str]:
     """Yield the names of the arrays of a state."""
     for path, first in jax.tree_util.tree_leaves_with_path(states[0]):
@@ -322,17 +315,10 @@ def _distinguishes() -> ConfigurationError:
     )
 
 
-def _works_by_element(transformation: Any, values: np.ndarray) -> bool:
-    """Return whether the program of an update has none but operations by element."""
-    state = transformation.init(values)
-    traced = jax.make_jaxpr(transformation.update)(values, state, values)
-    return not any(map(np.shape, traced.consts)) and _by_element(traced.jaxpr)
-
-
 def _by_element(program: Any) -> bool:
     """Return whether all operations on arrays, and all that make some, are by element."""
     for operation in program.eqns:
-        if inner := [*_inner(operation.params.values())]:
+        if inner := [*inner_programs(operation.params.values())]:
             if not all(map(_by_element, inner)):
                 return False
             continue
@@ -346,11 +332,11 @@ def _by_element(program: Any) -> bool:
     return True
 
 
-def _inner(parameters: Any) -> Iterator[Any]:
+def inner_programs(parameters: Any) -> Iterator[Any]:
     """Yield the programs in an operation's parameters."""
     for each in parameters:
         if isinstance(each, tuple | list):
-            yield from _inner(each)
+            yield from inner_programs(each)
         elif hasattr(each, "eqns"):
             yield each
         elif hasattr(each, "jaxpr"):

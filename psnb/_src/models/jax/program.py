@@ -2,12 +2,16 @@
 
 Threads: closures of several threads may use one. Each has its own `BatchRows`; compiled programs,
 and the sizes that they were compiled for, are kept.
+
+A copy to an accelerator costs about as much for a few numbers as for a thousand: so arrays go there
+in one copy for each dtype, and are taken apart there (`PackedTransfer`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -17,13 +21,50 @@ import numpy as np
 
 from psnb._src.client.embedding import Embedding
 from psnb._src.models.batch_rows import BatchRows
-from psnb._src.models.jax.batch import BatchFunction, batch_text
-from psnb._src.models.jax.batch_form import BatchForm, form_of
+from psnb._src.models.jax.batch import BatchForm, BatchFunction, batch_text, form_of
 from psnb._src.models.jax.purity import kept_state, merged_by_copies, pure
 from psnb._src.models.jax.row_layout import GroupForm, RowLayout
-from psnb._src.models.jax.transfer import PackedTransfer, device_called, together
+from psnb._src.models.jax.variables import flat_of
 from psnb._src.worker.context import current_context
 from psnb.errors import ConfigurationError
+
+
+class PackedTransfer(NamedTuple):
+    """How arrays of a tree lie one after another; equal ones need one program.
+
+    Attributes
+    ----------
+    tree : PyTreeDef
+        The tree.
+    shapes : tuple
+        Dtype and shape of each leaf.
+    """
+
+    tree: Any
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+
+    def apart(self, flat: Sequence[Any]) -> Any:
+        """Return the tree from the arrays that `together` has made, in a program."""
+        whole = dict(zip(dict.fromkeys(dtype for dtype, _ in self.shapes), flat, strict=True))
+        starts = dict.fromkeys(whole, 0)
+        leaves = []
+        for dtype, shape in self.shapes:
+            start = starts[dtype]
+            starts[dtype] += math.prod(shape)
+            leaves.append(whole[dtype][start : starts[dtype]].reshape(shape))
+        return jax.tree.unflatten(self.tree, leaves)
+
+
+def together(given: Any) -> tuple[PackedTransfer, list[np.ndarray]]:
+    """Return the arrays of a tree as one for each dtype, and how to take them apart."""
+    leaves, tree = jax.tree.flatten(given)
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    parts: dict[str, list[np.ndarray]] = {}
+    for each in arrays:
+        parts.setdefault(each.dtype.name, []).append(each.reshape(-1))
+    form = PackedTransfer(tree, tuple((each.dtype.name, each.shape) for each in arrays))
+    return form, [np.concatenate(several) for several in parts.values()]
+
 
 Inside = Callable[[Callable[[dict[str, Any], list[Any]], Any], dict[str, Any], list[Any]], Any]
 """The body of a program: takes the function, the parameters by name and the groups' rows."""
@@ -128,7 +169,18 @@ class Program:
 
     @cached_property
     def _device(self) -> jax.Device | None:
-        return None if self._of.device is None else device_called(self._of.device)
+        if (name := self._of.device) is None:
+            return None
+        platform, _, number = name.partition(":")
+        try:
+            return jax.local_devices(backend=platform)[int(number or 0)]
+        except (RuntimeError, IndexError, ValueError) as error:
+            here = ", ".join(f"{each.platform}:{each.id}" for each in jax.local_devices())
+            raise ConfigurationError(
+                f"device={name!r} is not there in this process, where JAX has {here} "
+                f"({type(error).__name__}: {error}). Workers on machines with an accelerator need "
+                "the JAX that is made for it, such as jax[cuda12]"
+            ) from error
 
     def _traced(
         self,
@@ -163,4 +215,4 @@ class Program:
 
         still = kept_state(number if self._draws else None) if self._training else nullcontext()
         with pure(of.function), merged_by_copies(), still:
-            return self._inside(function, of.params.leaves(values), matrices)
+            return self._inside(function, flat_of(of.params).split(values), matrices)

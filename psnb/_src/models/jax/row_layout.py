@@ -23,40 +23,23 @@ from psnb._src.models.batch_rows import BatchRows
 Ids = np.ndarray | Ragged
 
 
-class LocatedIds(NamedTuple):
-    """The ids of a feature.
-
-    Attributes
-    ----------
-    ids : numpy.ndarray or Ragged
-        As the batch has them.
-    positions : int64 numpy.ndarray
-        That of each among the rows of its table, of the ids' shape; of a Ragged's values.
-    """
-
-    ids: Ids
-    positions: np.ndarray
-
-
-class _ShapedFeature(NamedTuple):
-    """A feature whose ids have a shape."""
-
-    name: str
-    shape: tuple[int, ...]
-
-
-class _BagFeature(NamedTuple):
-    """A feature whose ids are bags."""
-
-    name: str
-    number: int
+LocatedIds = tuple[Ids, np.ndarray]
+"""The ids of a feature, and the position of each among the rows of its table."""
 
 
 class GroupForm(NamedTuple):
-    """Features whose rows have one length and dtype; equal forms need one program."""
+    """Features whose rows have one length and dtype; equal forms need one program.
 
-    features: tuple[_ShapedFeature, ...]
-    bags: tuple[_BagFeature, ...]
+    Attributes
+    ----------
+    features : tuple of (str, tuple of int)
+        By name the shapes of ids that have one.
+    bags : tuple of (str, int)
+        By name the numbers of bags.
+    """
+
+    features: tuple[tuple[str, tuple[int, ...]], ...]
+    bags: tuple[tuple[str, int], ...]
 
     def rows(self, rows: Any, gather: GroupGather) -> dict[str, Any]:
         """Return the rows by feature, in a program."""
@@ -69,7 +52,7 @@ class GroupForm(NamedTuple):
             found[name] = gathered[start : start + size].reshape(*shape, dim)
             start += size
         if self.bags:
-            total = sum(bags.number for bags in self.bags)
+            total = sum(number for _, number in self.bags)
             # One more for ids that are left out: padding.
             sums = jax.ops.segment_sum(gathered[start:], gather.bag, total + 1)[:total]
             combined, first = sums * gather.scale[:, None].astype(rows.dtype), 0
@@ -138,9 +121,8 @@ class RowLayout:
             for table, names in group.features.items():
                 given = [ids[name] for name in names]
                 flat = [each.values if isinstance(each, Ragged) else each for each in given]
-                positions = rows.locate(table, *flat)
-                for name, each in zip(names, positions, strict=True):
-                    found[name] = LocatedIds(ids[name], each)
+                pairs = zip(given, rows.locate(table, *flat), strict=True)
+                found |= zip(names, pairs, strict=True)
         return found
 
     def form(
@@ -154,20 +136,20 @@ class RowLayout:
         for group in self._groups:
             starts, matrix = _joined(group, fetched)
             own = {name: each for name, each in located.items() if id(self._tables[name]) in starts}
-            bags = {name: each for name, each in own.items() if isinstance(each.ids, Ragged)}
+            bags = {name: each for name, each in own.items() if isinstance(each[0], Ragged)}
             shaped = {name: each for name, each in own.items() if name not in bags}
             parts = [
-                each.positions.reshape(-1) + starts[id(self._tables[name])]
-                for name, each in (*shaped.items(), *bags.items())
+                positions.reshape(-1) + starts[id(self._tables[name])]
+                for name, (_, positions) in (*shaped.items(), *bags.items())
             ]
             bag, scale = self._bags(bags, rows)
             padding = 0
             if bags:
                 padding = group.bag_sizes.at_least(bag.size) - bag.size
                 bag = np.pad(bag, (0, padding), constant_values=scale.size)
-            features = [_ShapedFeature(n, each.positions.shape) for n, each in shaped.items()]
-            numbers = [_BagFeature(name, len(each.ids)) for name, each in bags.items()]
-            forms.append(GroupForm(tuple(features), tuple(numbers)))
+            shapes = tuple((name, positions.shape) for name, (_, positions) in shaped.items())
+            numbers = tuple((name, len(ids)) for name, (ids, _) in bags.items())
+            forms.append(GroupForm(shapes, numbers))
             matrices.append(matrix)
             parts.append(np.zeros(padding, np.int64))
             positions = np.concatenate(parts, dtype=np.int32, casting="same_kind")

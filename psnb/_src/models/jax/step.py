@@ -1,4 +1,4 @@
-"""TrainStep and ForwardPass: closures that train a JAX model on one batch, or compute it.
+"""TrainStep, ForwardPass, PipelinePart: what trains a JAX model on a batch, or computes it.
 
 Threads: the closures of a worker may share one.
 """
@@ -20,17 +20,17 @@ from psnb._src.client.local.dry_run import writes_nothing
 from psnb._src.client.variable import Variable
 from psnb._src.models.batch_rows import Pushed, batch_summary
 from psnb._src.models.export.exported import Exported
-from psnb._src.models.jax.batch import BatchFunction, batch_function
+from psnb._src.models.jax.batch import Applied, BatchFunction, batch_function, travelling
 from psnb._src.models.jax.export import exported
+from psnb._src.models.jax.optimizer import inner_programs
 from psnb._src.models.jax.program import Program
-from psnb._src.models.jax.travel import travelling
 from psnb._src.models.jax.variables import TreeVariables
 from psnb._src.models.step_description import StepDescription, StepOperation, array_text, described
 from psnb._src.worker.context import report
 from psnb.errors import ConfigurationError, InvalidArrayError
 
 
-class ForwardPass:
+class ForwardPass(Applied):
     """A function of a model for one batch; made by `psnb.jax.forward`.
 
     Works in the notebook and in closures. It trains nothing and leaves no trace in tables.
@@ -42,12 +42,8 @@ class ForwardPass:
     """
 
     def __init__(self, of: BatchFunction) -> None:
-        self._of = of
-        self.__wrapped__, self.__qualname__ = of.function, f"forward pass of {of.name}"
+        super().__init__(of, "forward pass")
         self._program = Program(of, inside=as_it_is, training=False)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return travelling(ForwardPass, self._of)
 
     @property
     def programs(self) -> int:
@@ -121,11 +117,8 @@ def _operations(jaxpr: Any, depth: int) -> Iterator[StepOperation]:
             "gradient" if "transpose" in str(equation.source_info.name_stack) else "",
             depth,
         )
-        for each in parameters.values():
-            for part in each if isinstance(each, tuple | list) else (each,):
-                part = getattr(part, "jaxpr", part)
-                if hasattr(part, "eqns"):
-                    yield from _operations(part, depth + 1)
+        for each in inner_programs(parameters.values()):
+            yield from _operations(each, depth + 1)
 
 
 def _text(variable: Any) -> str:
@@ -138,7 +131,7 @@ def _text(variable: Any) -> str:
 Blends = Callable[[Any], Mapping[Variable, Blend | None]]
 
 
-class TrainStep:
+class TrainStep(Applied):
     """One training step on the next batch of an iterator; made by `psnb.jax.step`.
 
     A closure like any other: ``coordinator.schedule(step, (iterator,))`` or ``run_epoch(step,
@@ -163,17 +156,15 @@ class TrainStep:
     """
 
     def __init__(self, of: BatchFunction, has_aux: bool, draws: bool = True) -> None:
-        self._of, self._has_aux = of, has_aux
-        # So psnb names its closures, and notices when what the loss refers to has changed.
-        self.__wrapped__, self.__qualname__ = of.function, f"step of {of.name}"
+        super().__init__(of, "step")
+        self._has_aux = has_aux
         self._program = Program(of, self._gradients, training=True, draws=draws)
         self._losses = Program(of, self._found, training=False)  # for evaluation
-        # The parameters with gradients, by variable.
-        self._learning = of.params.members(of.learns or (lambda name: True))
+        self._learning = of.learning
         self._reported = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return travelling(TrainStep, self._of, self._has_aux)  # what is compiled stays
+        return travelling(TrainStep, self._of, self._has_aux)
 
     def __repr__(self) -> str:
         return f"<psnb.jax {self.__qualname__}, {self.programs} programs compiled here>"
@@ -244,9 +235,13 @@ class TrainStep:
         try:
             pulled.rows.push(gradients, loss=value, weight=counts)
         except InvalidArrayError as error:
+            fields = (
+                (jax.tree_util.keystr(path), np.asarray(getattr(leaf, "values", leaf)))
+                for path, leaf in jax.tree_util.tree_flatten_with_path(batch)[0]
+            )
             raise InvalidArrayError(
                 f"the loss is {value} in step {pulled.number}, for a batch of {pulled.examples} "
-                f"examples: {_summary(batch)}. {error}"
+                f"examples: {batch_summary(fields)}. {error}"
             ) from error
         return value, metrics, pulled.examples
 
@@ -368,7 +363,7 @@ def step(
     of = replace(of, learns=learns, weight=weight)
     if params is None and not of.tables:
         raise ConfigurationError("psnb.jax.step: give params=, tables= or both")
-    if learns is not None and not of.params.members(learns) and not of.tables:
+    if learns is not None and not of.learning and not of.tables:
         raise ConfigurationError("psnb.jax.step: learns= says that nothing learns")
     for name, table in of.tables.items():
         if table.optimizer is None:
@@ -377,14 +372,6 @@ def step(
                 "strategy.embedding(..., optimizer=psnb.Adagrad(0.05))"
             )
     return TrainStep(of, bool(has_aux))
-
-
-def _summary(batch: Any) -> str:
-    leaves = jax.tree_util.tree_flatten_with_path(batch)[0]
-    return batch_summary(
-        (jax.tree_util.keystr(path), np.asarray(getattr(leaf, "values", leaf)))
-        for path, leaf in leaves
-    )
 
 
 def _named(metrics: Any) -> dict[str, float]:
@@ -396,3 +383,123 @@ def _named(metrics: Any) -> dict[str, float]:
             f"name, found {type(metrics).__name__}"
         )
     return {str(name): np.asarray(value).item() for name, value in metrics.items()}
+
+
+class PipelinePart(Applied):
+    """A part of a model; made by `psnb.jax.stage`, used by `psnb.Section`.
+
+    `backward` and `train` compute the stage once more from its inputs, so nothing has to stay on
+    the worker that computed it first.
+    """
+
+    def __init__(self, of: BatchFunction) -> None:
+        super().__init__(of, "stage")
+        again = replace(
+            of, function=_Recomputed(of.function), ids=lambda batch: of.ids_of(batch["inputs"])
+        )
+        self._forward = Program(of, as_it_is, training=True)
+        # It draws the same again.
+        self._backward = TrainStep(again, has_aux=True, draws=False)
+
+    def __repr__(self) -> str:
+        return f"<psnb.jax {self.__qualname__}>"
+
+    def forward(self, inputs: Any) -> Any:
+        """Return the stage's outputs, with numpy arrays."""
+        return self._forward(inputs)[0]
+
+    def backward(self, inputs: Any, gradient: list[np.ndarray], scale: float) -> list[np.ndarray]:
+        """Push the gradients of the parameters, and return the inputs' gradient.
+
+        Parameters
+        ----------
+        inputs : pytree
+            As `forward` had them.
+        gradient : list of numpy.ndarray
+            That of the outputs: of each array of floats, in the order of the tree.
+        scale : float
+            By what the gradients of the parameters are multiplied.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            That of the inputs, likewise.
+        """
+        batch = {"inputs": inputs, "gradient": gradient, "scale": np.float32(scale)}
+        _, (_, back), _ = self._backward.trained(batch)
+        return list(back)
+
+    def train(self, inputs: Any, scale: float) -> tuple[float, int, list[np.ndarray]]:
+        """Do what `backward` does where the stage is the last, and returns the loss.
+
+        Returns
+        -------
+        tuple
+            The loss; how many examples there were; the gradient of the inputs.
+        """
+        batch = {"inputs": inputs, "scale": np.float32(scale)}
+        _, (loss, back), examples = self._backward.trained(batch)
+        return float(loss), examples, list(back)
+
+
+class _Recomputed:
+    """A number whose gradients by the parameters are a stage's."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.__wrapped__, self._function = function, function
+        self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
+
+    def __call__(self, params: Any, rows: Any, batch: Any) -> Any:
+        leaves, tree = jax.tree.flatten(batch["inputs"])
+        at = [i for i, leaf in enumerate(leaves) if _is_float(leaf)]
+
+        def number(floats: list[Any]) -> Any:
+            given = list(leaves)
+            for i, each in zip(at, floats, strict=True):
+                given[i] = each
+            outputs = self._function(params, rows, jax.tree.unflatten(tree, given))
+            if "gradient" not in batch:
+                return outputs  # the loss
+            found = [each for each in jax.tree.leaves(outputs) if _is_float(each)]
+            return sum(jnp.vdot(*both) for both in zip(found, batch["gradient"], strict=True))
+
+        value, back = jax.value_and_grad(number)([leaves[i] for i in at])
+        return value * batch["scale"], jax.lax.stop_gradient((value, back))
+
+
+def stage(
+    function: Callable[..., Any],
+    *,
+    params: TreeVariables | None = None,
+    tables: Mapping[str, Embedding] | None = None,
+    ids: Callable[[Any], Mapping[str, Any]] | None = None,
+    combiner: str | Mapping[str, str] = "mean",
+    device: Any = None,
+) -> PipelinePart:
+    """Make a part of a model, for a pipeline: ``psnb.Section([first, second, last])``.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(params, rows, inputs)``, pure. ``inputs`` is the batch in the first stage, and
+        what the stage before has returned in the others: any tree of arrays. Gradients go back
+        through arrays of floats; others, such as labels, pass along. The last stage returns the
+        loss, a number.
+    params, tables, ids, combiner, device
+        As `step` takes them; ``ids`` gets the inputs.
+
+    Returns
+    -------
+    PipelinePart
+        For `psnb.Section`.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is of the wrong kind.
+    """
+    return PipelinePart(batch_function(function, params, tables, ids, combiner, None, device))
+
+
+def _is_float(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from psnb._src.client.variable import Variable
-from psnb._src.models.export.manifest import DenseSources
 from psnb._src.models.flat_variables import (
     FlatVariables,
-    Members,
     OptimizerChoice,
-    Strategy,
     check_strategy,
 )
 from psnb._src.models.jax.optimizer import as_optimizer
 from psnb._src.models.placing import WantedModel, place_model
 from psnb._src.server.optimizer import Optimizer
+from psnb._src.strategy.strategy import ParameterServerStrategy
 from psnb.errors import ConfigurationError
 
 
@@ -73,7 +71,7 @@ class TreeVariables:
         ServerLostError
             If a server is gone.
         """
-        return self.tree([variable.read() for variable in self.variables])
+        return self.tree_of(self._flat.read())
 
     def assign(self, tree: Any) -> None:
         """Replace all leaves that are on the servers; the state of optimizers stays as it is.
@@ -93,25 +91,9 @@ class TreeVariables:
         arrays, _ = _parted(tree)
         self._flat.assign(arrays)
 
-    def read_leaves(self) -> dict[str, np.ndarray]:
-        """Fetch the leaves that are on the servers, by name."""
-        return self._flat.read()
-
-    def sources(self) -> DenseSources:
-        """Return where the leaves are on the servers, by name."""
-        return self._flat.sources()
-
     def tree(self, values: Sequence[Any]) -> Any:
         """Return the tree from the values of `variables`, which may be traced."""
-        return self.tree_of(self.leaves(values))
-
-    def leaves(self, values: Sequence[Any]) -> dict[str, Any]:
-        """Return the leaves by name from the values of `variables`, which may be traced."""
-        return self._flat.split(values)
-
-    def members(self, chosen: Callable[[str], bool]) -> list[Members]:
-        """Return, by variable, the leaves whose names are chosen, in their order there."""
-        return self._flat.members([name for name in self._flat.places if chosen(name)])
+        return self.tree_of(self._flat.split(values))
 
     def tree_of(self, leaves: Mapping[str, Any]) -> Any:
         """Return the tree from the leaves by name."""
@@ -120,8 +102,13 @@ class TreeVariables:
         )
 
 
+def flat_of(tree: TreeVariables) -> FlatVariables:
+    """Return the leaves that are on the servers; for psnb only."""
+    return tree._flat
+
+
 def variables(
-    strategy: Strategy,
+    strategy: ParameterServerStrategy,
     tree: Any,
     optimizer: OptimizerChoice | Any | None = None,
     name: str = "params",

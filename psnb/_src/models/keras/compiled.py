@@ -9,16 +9,17 @@ from typing import Any
 import keras
 import numpy as np
 
-from psnb._src.models.flat_variables import OptimizerChoice, Strategy
-from psnb._src.models.keras.custom_objects import custom_objects
+from psnb._src.models.flat_variables import OptimizerChoice
 from psnb._src.models.keras.fit import CountedMetrics
 from psnb._src.models.keras.layer_names import named_alike, numbered_kinds
 from psnb._src.models.keras.network import KerasNetwork
 from psnb._src.models.keras.optimizers import SteeredOptimizer, as_optimizer
 from psnb._src.models.keras.program import KerasProgram
+from psnb._src.models.keras.references import custom_objects
 from psnb._src.models.keras.split import SplitKeras, as_array
 from psnb._src.models.placing import ModelValues, WantedModel, WantedTable, place_model, scratch
 from psnb._src.server.optimizer import Optimizer
+from psnb._src.strategy.strategy import ParameterServerStrategy
 from psnb.errors import ConfigurationError, InvalidArrayError
 
 
@@ -52,7 +53,7 @@ class CompiledModel:
 
     def __init__(
         self,
-        strategy: Strategy,
+        strategy: ParameterServerStrategy,
         name: str,
         parts: SplitKeras,
         sparse: OptimizerChoice | None,
@@ -66,10 +67,25 @@ class CompiledModel:
         for what, each in compiled.items():
             parts.model.check(f"{what}=", each)
         network = KerasNetwork(parts.tail, compiled)
+
+        def table(layer: Any) -> WantedTable:
+            return WantedTable(
+                layer.output_dim,
+                layer.input_dim,
+                np.dtype(np.float32),
+                begins=lambda: (np.arange(layer.input_dim), as_array(layer.embeddings)),
+            )
+
+        wanted = WantedModel(
+            {name: as_array(variable) for name, variable in network.weights.items()},
+            {name: as_array(variable) for name, variable in network.state.items()},
+            {name: table(layer) for name, layer in parts.tables.items()},
+            network.local_values(),
+        )
         values = place_model(
             strategy,
             name,
-            wanted(parts, network),
+            wanted,
             sparse=sparse or own,
             dense=dense or own,
             adopt=adopt,
@@ -135,25 +151,6 @@ class CompiledModel:
                 )
             rows[name] = np.arange(len(given[name])), given[name]
         self._values.write(given, rows)
-
-
-def wanted(parts: SplitKeras, network: KerasNetwork) -> WantedModel:
-    """Return what a model needs on the servers, to be placed or adopted."""
-
-    def table(layer: Any) -> WantedTable:
-        return WantedTable(
-            layer.output_dim,
-            layer.input_dim,
-            np.dtype(np.float32),
-            begins=lambda: (np.arange(layer.input_dim), as_array(layer.embeddings)),
-        )
-
-    return WantedModel(
-        {name: as_array(variable) for name, variable in network.weights.items()},
-        {name: as_array(variable) for name, variable in network.state.items()},
-        {name: table(layer) for name, layer in parts.tables.items()},
-        network.local_values(),
-    )
 
 
 def check_execution(

@@ -5,7 +5,8 @@ Belongs to one thread, as a model of Keras does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,17 @@ from psnb._src.data.dataset import Dataset
 from psnb._src.models.export.exported import Exported
 from psnb._src.models.flat_variables import OptimizerChoice, check_strategy
 from psnb._src.models.keras.compiled import CompiledModel, check_execution, compile_plain
-from psnb._src.models.keras.data import ClassWeights, as_batches, parted, split_off, steps_of
-from psnb._src.models.keras.fit import FitLoop, Pass, callback_list, validated_after
+from psnb._src.models.keras.data import as_batches, parted, split_off, with_class_weights
+from psnb._src.models.keras.fit import (
+    Passes,
+    callback_list,
+    evaluate_model,
+    fit_model,
+    step_of,
+)
 from psnb._src.models.keras.layer_names import name_there
 from psnb._src.models.keras.layer_view import LayerView
 from psnb._src.models.keras.optimizers import SteeredOptimizer
-from psnb._src.models.keras.passes import Passes
 from psnb._src.models.keras.split import as_array, plain_copy, split
 from psnb._src.models.step_description import StepDescription
 from psnb._src.strategy.strategy import ParameterServerStrategy
@@ -212,15 +218,15 @@ class DistributedKeras:
             )
         data = as_batches(x, y, sample_weight, batch_size, shuffle=shuffle)
         if class_weight is not None:
-            data = data.map(ClassWeights(class_weight))
+            data = data.map(partial(with_class_weights, dict(class_weight)))
         training = self._pass("metrics", data, steps_per_epoch)
         validation = None
         if validation_data is not None:
             held_out = as_batches(*parted(validation_data, validation_batch_size or batch_size))
             validation = self._pass("test_metrics", held_out, validation_steps, evaluates=True)
         callbacks_ = callback_list(callbacks, self, verbose, epochs=epochs, steps=training.length)
-        after = validated_after(validation_freq)
-        self._loop().fit(range(initial_epoch, epochs), training, validation, after, callbacks_)
+        every = range(initial_epoch, epochs)
+        fit_model(self, every, training, validation, validation_freq, callbacks_)
         history: keras.callbacks.History = self.history
         return history
 
@@ -240,7 +246,7 @@ class DistributedKeras:
         data = as_batches(x, y, sample_weight, batch_size)
         given = self._pass("test_metrics", data, steps, evaluates=True)
         callbacks_ = callback_list(callbacks, self, verbose, epochs=1, steps=given.length)
-        found = self._loop().evaluate(given, callbacks_)
+        found = evaluate_model(self, given, callbacks_)
         if return_dict:
             return found
         values = list(found.values())
@@ -272,20 +278,16 @@ class DistributedKeras:
             In the order of the inputs.
         """
         _check_counts("predict", batch_size=batch_size, steps=steps)
-        program = self._compiled().program
+        program, data = self._compiled().program, as_batches(x, batch_size=batch_size)
 
-        def predict(iterator: Iterator[Any]) -> Any:
-            batch = next(iterator)
+        def predicted(batch: Any) -> Any:
             return program.predict(batch[0] if isinstance(batch, tuple) else batch)
 
-        predict.__qualname__ = "step of predict"
-        data = as_batches(x, batch_size=batch_size)
-        target = steps_of(data, steps)
-        callbacks_ = callback_list(callbacks, self, verbose, epochs=1, steps=target)
+        batches = Passes(self._coordinator, data, steps, in_order=True)
+        callbacks_ = callback_list(callbacks, self, verbose, epochs=1, steps=batches.length)
         callbacks_.on_predict_begin()
         found = []
-        batches = Passes(self._coordinator, data, in_order=True)
-        run = batches.run(predict, steps, callbacks_.on_predict_batch_begin)
+        run = batches.run(step_of("predict", predicted), callbacks_.on_predict_batch_begin)
         for number, outputs in enumerate(run):
             found.append(outputs)
             callbacks_.on_predict_batch_end(number, {"outputs": outputs})
@@ -334,7 +336,7 @@ class DistributedKeras:
         one, with the learning rate of now, if ``compile`` was given an optimizer of Keras; the
         optimizer starts over, as its state is on the servers in psnb's own form.
         """
-        found = self._plain()
+        found = plain_copy(self._model, self.get_weights())
         compile_plain(found, *self._given, self.optimizer)
         return found
 
@@ -344,9 +346,6 @@ class DistributedKeras:
         values = iter(self._compiled().read(served))
         # Seeds of random numbers are not weights: they are drawn for each step.
         return [next(values) if id(each) in places else as_array(each) for each in variables]
-
-    def _plain(self) -> Any:
-        return plain_copy(self._model, self.get_weights())
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(keras.Model, name):
@@ -383,11 +382,11 @@ class DistributedKeras:
 
     def save_weights(self, filepath: str | Path, overwrite: bool = True) -> None:
         """Save the weights as Keras does."""
-        self._plain().save_weights(filepath, overwrite=overwrite)
+        plain_copy(self._model, self.get_weights()).save_weights(filepath, overwrite=overwrite)
 
     def load_weights(self, filepath: str | Path, **options: Any) -> None:
         """Replace the weights by a file's, of this model or of the undistributed one."""
-        plain = self._plain()
+        plain = plain_copy(self._model, self.get_weights())
         plain.load_weights(filepath, **options)
         self.set_weights(plain.get_weights())
 
@@ -396,12 +395,9 @@ class DistributedKeras:
             raise ConfigurationError(f"{self!r} must be compiled first: compile(loss=...)")
         return self._made
 
-    def _loop(self) -> FitLoop:
-        return FitLoop(self._coordinator, self._compiled().program, self)
-
     def _pass(
         self, what: str, data: Dataset, steps: int | None, *, evaluates: bool = False
-    ) -> Pass:
+    ) -> Passes:
         batch = next(iter(data), None)
         if batch is None:
             raise ConfigurationError("there is no batch in the data")
@@ -409,8 +405,7 @@ class DistributedKeras:
         # The first batches, if not all: workers that lease parts would take others.
         count = data.cardinality()
         first = evaluates and steps is not None and (count is None or not 0 <= count <= steps)
-        passes = Passes(self._coordinator, data, in_order=first)
-        return Pass(passes, metrics, steps, steps_of(data, steps))
+        return Passes(self._coordinator, data, steps, metrics, in_order=first)
 
     def _check_trainable(self) -> None:
         changed = [path for path, learns in _trainable(self._model) - self._trainable if learns]

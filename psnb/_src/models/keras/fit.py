@@ -1,25 +1,157 @@
-"""FitLoop: the epochs of `fit`, with validation and callbacks."""
+"""The loops of `fit`, `evaluate` and `predict`: passes over batches on the workers, callbacks.
+
+In the notebook's thread that asks for results; closures that were scheduled ahead run meanwhile.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from itertools import chain, islice
 from typing import Any
 
 import keras
 import numpy as np
 
 from psnb._src.client.variable import Variable
+from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue, StepValues
 from psnb._src.coordinator.coordinator import ClusterCoordinator, coordinator_core
+from psnb._src.coordinator.datasets.epoch import run_epoch, run_in_order
+from psnb._src.data.dataset import Dataset
 from psnb._src.metrics.metric import MetricStates
-from psnb._src.models.keras.passes import Passes
+from psnb._src.models.keras.data import steps_of
 from psnb._src.models.keras.program import KerasProgram, Trained
 from psnb._src.monitor.history import VALIDATION
 from psnb._src.monitor.training_clock import EpochCount, TrainingClock
+from psnb._src.protocol.modes import Sync
 from psnb._src.utils.checks import integer
 from psnb.errors import ConfigurationError
+
+
+class Passes:
+    """Goes through a dataset on the workers, again and again.
+
+    Workers lease parts and read them; results come as closures end. The notebook reads the batches
+    instead, and results come in their order, if that is asked for; in mode `Sync`, so that a round
+    has the same batches whichever worker is faster or dies; and of datasets that cannot be cut into
+    parts (``take``, ``repeat``, generators).
+
+    Parameters
+    ----------
+    coordinator : ClusterCoordinator
+        Of the workers.
+    data : Dataset
+        The batches.
+    steps : int, optional
+        For how many batches a call is, the next one continues after them; by default for all.
+    metrics : CountedMetrics, optional
+        What is counted.
+    in_order : bool
+        Whether the notebook reads the batches.
+
+    Attributes
+    ----------
+    length : int or None
+        How many batches a call is for; None if that is not known.
+    """
+
+    def __init__(
+        self,
+        coordinator: ClusterCoordinator,
+        data: Dataset,
+        steps: int | None = None,
+        metrics: Any = None,
+        *,
+        in_order: bool = False,
+    ) -> None:
+        self.coordinator, self.metrics, self.length = coordinator, metrics, steps_of(data, steps)
+        self._data, self._steps = data, steps
+        mode = coordinator.strategy.mode
+        self._round_size = mode.closures if isinstance(mode, Sync) else None
+        self._leased: Any = None
+        if not in_order and self._round_size is None:
+            with suppress(ConfigurationError):
+                self._leased = coordinator.create_per_worker_dataset(data, sharding="dynamic")
+        self._under_way: Any = None
+
+    def restart(self) -> None:
+        """Let the next call begin with the first batch."""
+        self._under_way = None
+
+    def run(
+        self,
+        closure: Callable[[Iterator[Any]], Any],
+        begin: Callable[[int], None],
+        *,
+        hold: bool = False,
+    ) -> Iterator[Any]:
+        """Call a closure for all batches, or for the next ones; yield what it returns.
+
+        Parameters
+        ----------
+        closure : callable
+            Takes a batch with ``next`` from its argument; returns None if there is none.
+        begin : callable
+            Called with the number of a batch before its result is yielded.
+        hold : bool
+            In mode `Sync`, call ``begin`` before a batch is scheduled, yield when its round is
+            applied, and schedule nothing before all of its round were taken: so a batch's taker
+            sees the parameters as they are after it, and ``begin`` changes the parameters for it.
+            In other modes there is no such moment, as batches of several workers overlap.
+        """
+        coordinator, steps, count = self.coordinator, self._steps, 0
+        core = coordinator_core(coordinator)
+        held = self._round_size if hold else None
+        if self._leased is not None:
+            if self._under_way is None or self._under_way.progress().over:
+                self._under_way = iter(self._leased)
+            wanted = None if steps is None else lambda waiting: count + waiting < steps
+            epoch = self._under_way
+            ended = run_epoch(core, closure, epoch, (), {}, results=True, wanted=wanted)
+        else:
+            first = [] if self._under_way is None else [*islice(self._under_way, 1)]
+            if not first:  # also where the steps of the call before have used all
+                self._under_way = iter(self._data)
+            numbered = enumerate(islice(chain(first, self._under_way), steps))
+
+            def schedule(batch: tuple[int, Any]) -> RemoteValue:
+                if held:
+                    begin(batch[0])
+                return coordinator.schedule(closure, (iter([batch[1]]),))
+
+            ended = run_in_order(core, numbered, schedule, held)
+        with closing(ended):  # type: ignore[type-var]
+            for remote in ended:
+                results = remote.take() if isinstance(remote, StepValues) else []
+                if not isinstance(remote, StepValues):
+                    if not remote.done() or (held and remote.status is ClosureStatus.COMPLETED):
+                        remote.fetch()  # raises what holds it up; waits for its round
+                    if remote.status is ClosureStatus.COMPLETED:
+                        results = [remote.returned()]  # its round continues
+                for found in results:
+                    if found is not None:
+                        if not held:
+                            begin(count)
+                        count += 1
+                        yield found
+                if remote.done() and remote.status is not ClosureStatus.COMPLETED:
+                    coordinator.join(progress=False)  # raises what it or another one raised
+        coordinator.join(progress=False)
+        if steps is None or (self._leased is None and count < steps):
+            self._under_way = None
+
+
+def step_of(name: str, function: Callable[[Any], Any]) -> Callable[[Iterator[Any]], Any]:
+    """Return what calls a function with the next batch; errors and the dashboard show its name."""
+
+    def step(iterator: Iterator[Any]) -> Any:
+        batch = next(iterator, None)
+        return None if batch is None else function(batch)
+
+    step.__qualname__ = f"step of {name}"
+    return step
+
 
 _REFUSED = {
     "BackupAndRestore": "optimizers have their state on the servers: psnb.CheckpointManager saves "
@@ -76,11 +208,6 @@ def _has_own(callback: Any, name: str) -> bool:
     return not keras_own or getattr(callback, "save_freq", "epoch") != "epoch"
 
 
-def ends_at_nan(callbacks_: Any) -> bool:
-    """Return whether a callback ends training at a loss that is not finite."""
-    return any(isinstance(each, keras.callbacks.TerminateOnNaN) for each in callbacks_.callbacks)
-
-
 _REFRESHED = 0.5
 """Seconds after which running metrics are read again."""
 
@@ -102,7 +229,7 @@ class CountedMetrics:
     """
 
     def __init__(self, program: KerasProgram, variable: Variable) -> None:
-        self._program, self.variable = program, variable
+        self.program, self.variable = program, variable
         self._loss = self._examples = 0.0
         self._running: Logs = {}
         self._read = 0.0
@@ -127,137 +254,79 @@ class CountedMetrics:
 
     def results(self) -> Logs:
         """Return the metrics of all batches so far."""
-        return self._program.network.results(self.variable.read())
+        values = self.variable.read()
+        return self.program.network.results(values)
 
 
-Step = Callable[[Iterator[Any]], Trained | None]
-
-
-@dataclass
-class Pass:
-    """Goes through data on the workers.
-
-    Attributes
-    ----------
-    data : Passes
-        The batches.
-    metrics : CountedMetrics
-        What is counted.
-    steps : int or None
-        How many batches; None for all.
-    length : int or None
-        How many these are; None if that is not known.
-    """
-
-    data: Passes
-    metrics: CountedMetrics
-    steps: int | None
-    length: int | None
-
-
-class FitLoop:
-    """Trains and evaluates a model.
-
-    Parameters
-    ----------
-    coordinator : ClusterCoordinator
-        Of the workers.
-    program : KerasProgram
-        What they compute.
-    model : object
-        Has ``stop_training`` and ``stop_evaluating``, which callbacks set.
-    """
-
-    def __init__(self, coordinator: ClusterCoordinator, program: KerasProgram, model: Any) -> None:
-        self._coordinator, self._program, self._model = coordinator, program, model
-        self._taken = 0  # batches of the epoch
-
-    def fit(
-        self, epochs: range, training: Pass, validation: Pass | None, each: Any, callbacks_: Any
-    ) -> None:
-        """Train; ``each`` says by an epoch's number whether there is a validation after it."""
-        program, variable = self._program, training.metrics.variable
-        ends = ends_at_nan(callbacks_)
-        step = _step("step of fit", lambda batch: program.train(batch, variable, ends))
-        hold = looks_at_batches(callbacks_)
-        self._model.stop_training = False
-        callbacks_.on_train_begin()
-        logs: Logs = {}
-        clock, core = TrainingClock(epochs.stop), coordinator_core(self._coordinator)
-        with core.training(clock):
-            for epoch in epochs:
-                self._taken = 0
-                callbacks_.on_epoch_begin(epoch)
-                core.begin_epoch(
-                    clock,
-                    epoch + 1,
-                    lambda: EpochCount(self._taken, training.length),
-                    MetricStates({}),
-                )
-                training.metrics.begin()
-                begin = callbacks_.on_train_batch_begin
-                for number, found in _numbered(step, training, begin, hold):
-                    self._taken = number + 1
-                    callbacks_.on_train_batch_end(number, training.metrics.add(found))
-                    if self._model.stop_training:
-                        break
-                self._coordinator.join(progress=False)  # what ran when it was stopped
-                if training.length is None and not self._model.stop_training:
-                    training.length = self._taken
-                logs = training.metrics.results()
-                validated: Logs = {}
-                if validation is not None and each(epoch):
-                    validated = self.evaluate(validation, callbacks_)
-                # Closures report the loss of each batch.
-                whole = {name: value for name, value in logs.items() if name != "loss"}
-                core.records.history.add(time.time(), whole, averaged=False)
-                core.records.history.add_validation(time.time(), validated)
-                logs |= {f"{VALIDATION}{name}": value for name, value in validated.items()}
-                callbacks_.on_epoch_end(epoch, logs)
-                if self._model.stop_training:
-                    break
-        callbacks_.on_train_end(logs)
-
-    def evaluate(self, given: Pass, callbacks_: Any) -> Logs:
-        """Return loss and metrics."""
-        program, variable = self._program, given.metrics.variable
-        score = _step("step of evaluate", lambda batch: program.score(batch, variable))
-        given.data.restart()  # as Keras does, whatever was left of the time before
-        given.metrics.begin()
-        self._model.stop_evaluating = False
-        callbacks_.on_test_begin()
-        for number, _ in _numbered(score, given, callbacks_.on_test_batch_begin):
-            callbacks_.on_test_batch_end(number, {})
-            if self._model.stop_evaluating:
-                break
-        self._coordinator.join(progress=False)  # what ran when it was stopped
-        logs = given.metrics.results()
-        callbacks_.on_test_end(logs)
-        return logs
-
-
-def _step(name: str, function: Callable[[Any], Trained]) -> Step:
-    """Return what calls a function with the next batch; errors and the dashboard show its name."""
-
-    def step(iterator: Iterator[Any]) -> Trained | None:
-        batch = next(iterator, None)
-        return None if batch is None else function(batch)
-
-    step.__qualname__ = name
-    return step
-
-
-def _numbered(
-    step: Step, given: Pass, begin: Callable[[int], None], hold: bool = False
-) -> Iterator[tuple[int, Trained]]:
-    run = given.data.run(step, given.steps, begin, hold=hold)
-    with closing(run) as found:  # type: ignore[type-var]
-        yield from enumerate(found)
-
-
-def validated_after(frequency: int | Collection[int]) -> Callable[[int], bool]:
-    """Return whether there is a validation after an epoch, as Keras counts."""
+def fit_model(
+    model: Any,
+    epochs: range,
+    training: Passes,
+    validation: Passes | None,
+    frequency: int | Collection[int],
+    callbacks_: Any,
+) -> None:
+    """Train a model, in which callbacks set ``stop_training`` and ``stop_evaluating``."""
     if not isinstance(frequency, Collection):
-        frequency = integer("fit: validation_freq", frequency, 1)
-        return lambda epoch: (epoch + 1) % frequency == 0
-    return lambda epoch: epoch + 1 in frequency
+        every = integer("fit: validation_freq", frequency, 1)
+        frequency = range(every, epochs.stop + 1, every)
+    coordinator, metrics, taken = training.coordinator, training.metrics, 0
+    ends = any(isinstance(e, keras.callbacks.TerminateOnNaN) for e in callbacks_.callbacks)
+    program, variable = metrics.program, metrics.variable
+    step = step_of("fit", lambda batch: program.train(batch, variable, ends))
+    hold = looks_at_batches(callbacks_)
+    model.stop_training = False
+    callbacks_.on_train_begin()
+    logs: Logs = {}
+
+    def progress() -> EpochCount:
+        return EpochCount(taken, training.length)
+
+    clock, core = TrainingClock(epochs.stop), coordinator_core(coordinator)
+    with core.training(clock):
+        for epoch in epochs:
+            taken = 0
+            callbacks_.on_epoch_begin(epoch)
+
+            core.begin_epoch(clock, epoch + 1, progress, MetricStates({}))
+            metrics.begin()
+            for found in training.run(step, callbacks_.on_train_batch_begin, hold=hold):
+                taken += 1
+                callbacks_.on_train_batch_end(taken - 1, metrics.add(found))
+                if model.stop_training:
+                    break
+            coordinator.join(progress=False)  # what ran when it was stopped
+            if training.length is None and not model.stop_training:
+                training.length = taken
+            logs = metrics.results()
+            validated: Logs = {}
+            if validation is not None and epoch + 1 in frequency:  # as Keras counts
+                validated = evaluate_model(model, validation, callbacks_)
+            # Closures report the loss of each batch.
+            whole = {name: value for name, value in logs.items() if name != "loss"}
+            core.records.history.add(time.time(), whole, averaged=False)
+            core.records.history.add_validation(time.time(), validated)
+            logs |= {f"{VALIDATION}{name}": value for name, value in validated.items()}
+            callbacks_.on_epoch_end(epoch, logs)
+            if model.stop_training:
+                break
+    callbacks_.on_train_end(logs)
+
+
+def evaluate_model(model: Any, given: Passes, callbacks_: Any) -> Logs:
+    """Return loss and metrics of a model."""
+    metrics = given.metrics
+    program, variable = metrics.program, metrics.variable
+    score = step_of("evaluate", lambda batch: program.score(batch, variable))
+    given.restart()  # as Keras does, whatever was left of the time before
+    metrics.begin()
+    model.stop_evaluating = False
+    callbacks_.on_test_begin()
+    for number, _ in enumerate(given.run(score, callbacks_.on_test_batch_begin)):
+        callbacks_.on_test_batch_end(number, {})
+        if model.stop_evaluating:
+            break
+    given.coordinator.join(progress=False)  # what ran when it was stopped
+    logs: Logs = metrics.results()
+    callbacks_.on_test_end(logs)
+    return logs

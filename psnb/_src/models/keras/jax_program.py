@@ -15,21 +15,18 @@ from psnb._src.models.jax.batch import batch_function
 from psnb._src.models.jax.export import exported
 from psnb._src.models.jax.step import forward, step
 from psnb._src.models.jax.variables import by_name
-from psnb._src.models.keras.inputs import whole
+from psnb._src.models.keras.data import whole
 from psnb._src.models.keras.layers import looking_up
-from psnb._src.models.keras.moving_averages import Blended
-from psnb._src.models.keras.network import Computed, KerasNetwork
+from psnb._src.models.keras.network import Blended, Computed, KerasNetwork
 from psnb._src.models.keras.program import KerasProgram
 from psnb._src.models.placing import ModelValues
-from psnb._src.models.step_description import StepDescription
 from psnb._src.utils.arrays import concatenated
-
-_Found = tuple[Any, dict[str, Blended], Any]
-"""Metrics, what has moved, and what the batch counts."""
 
 
 class JaxProgram(KerasProgram):
     """See `KerasProgram`."""
+
+    _shaped = staticmethod(jax.eval_shape)
 
     def __init__(self, network: KerasNetwork, values: ModelValues) -> None:
         super().__init__(network, values)
@@ -40,16 +37,9 @@ class JaxProgram(KerasProgram):
             "ids": lambda batch: self._ids(batch["x"]),
         }
         self._step = step(self._loss, has_aux=True, **of)
-        self._scores = forward(self._scored, **of)
+        self._described = self._step.describe
+        self._score = forward(self._scored, **of)
         self._outputs = forward(self._predicted, **of)
-
-    def predict(self, x: Any) -> Any:
-        """Return the model's outputs for the inputs of a batch."""
-        return self._outputs({"x": self.network.inputs.arrays(x)})
-
-    def describe(self, batch: Any) -> StepDescription:
-        """Return the operations of a step for a batch."""
-        return self._step.describe(self._prepared_to_train(batch)[0])
 
     def _exported(self, x: dict[str, np.ndarray]) -> Exported:
         def predicted(params: Any, rows: Any, batch: Any) -> Any:
@@ -60,26 +50,18 @@ class JaxProgram(KerasProgram):
         return exported(of, x)
 
     def _train(self, given: dict[str, Any]) -> tuple[float, list[np.ndarray]]:
-        loss, (metrics_, *_), _ = self._step.trained(
-            given, self._blends, lambda found: float(found[2])
-        )
-        return loss, metrics_
-
-    def _blends(self, found: _Found) -> dict[Variable, Blend | None]:
-        """Return what a step has blended into the state, for each variable of it."""
-        _, moved, _ = found
-        shares, terms = ({name: each[n] for name, each in moved.items()} for n in (0, 1))
         state = self._values.state
-        return {**dict.fromkeys(state.variables), **state.blends(shares, terms)}
 
-    def _score(self, given: dict[str, Any]) -> list[np.ndarray]:
-        return self._scores(given)
+        def blends(found: tuple[Any, dict[str, Blended], Any]) -> dict[Variable, Blend | None]:
+            """Return what the step has blended into the state, for each variable of it."""
+            shares, terms = ({name: each[n] for name, each in found[1].items()} for n in (0, 1))
+            return {**dict.fromkeys(state.variables), **state.blends(shares, terms)}
+
+        loss, found, _ = self._step.trained(given, blends, lambda found: float(found[2]))
+        return loss, found[0]
 
     def _run(self, function: Any, *given: Any) -> Any:
         return jax.jit(function)(*given)
-
-    def _shaped(self, function: Any, *given: Any) -> Any:
-        return jax.eval_shape(function, *given)
 
     def _loss(self, params: Any, rows: Any, batch: Any) -> Any:
         found = self._computed(params, rows, batch, training=True)

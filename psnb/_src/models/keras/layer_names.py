@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 import keras
+from keras.src.utils.naming import to_snake_case
 from msgspec import structs
 
 from psnb._src.client.model_records import ModelRecord, ModelRecords
@@ -28,12 +29,12 @@ def numbered_kinds(model: Any) -> set[str]:
     Including those of ``Embedding``: a split model has lookups in their places.
     """
     kinds = {type(each) for each in every_layer(model)}
-    return {_snake(kind.__name__) for kind in (*kinds, keras.layers.Embedding)}
+    return {to_snake_case(kind.__name__) for kind in (*kinds, keras.layers.Embedding)}
 
 
 def name_there(model: Any, models: ModelRecords) -> str:
     """Return what a model is called on the servers: as from before, if its name has no meaning."""
-    kind = _snake(type(model).__name__)
+    kind = to_snake_case(type(model).__name__)
 
     def numbered(name: str) -> bool:
         return next(_parts(name))[0] == kind
@@ -66,7 +67,8 @@ def named_alike(kinds: Collection[str], record: ModelRecord, wanted: WantedModel
     ConfigurationError
         If the names are the same, but names that Keras may have given are in another order.
     """
-    here = _names(wanted)
+    arrays_ = (name for several in wanted.arrays.values() for name in several)
+    here = [*arrays_, *wanted.tables, *wanted.local]
     there = [
         *(name for arrays in record.variables.values() for name, _ in arrays),
         *record.tables,
@@ -130,11 +132,6 @@ def _check_order(names: list[str], position: Mapping[str, int]) -> None:
             )
 
 
-def _names(wanted: WantedModel) -> list[str]:
-    arrays = (name for several in wanted.arrays.values() for name in several)
-    return [*arrays, *wanted.tables, *wanted.local]
-
-
 def _renumbered(names: Iterable[str], kinds: Collection[str]) -> list[str]:
     """Return names with numbers that begin at 0, for each kind, in their order."""
     paths = [list(_parts(name)) for name in names]
@@ -157,9 +154,3 @@ def _parts(name: str) -> Iterator[tuple[str, int]]:
         match = _NUMBERED.fullmatch(part)
         assert match is not None
         yield match[1], -1 if match[2] is None else int(match[2])
-
-
-def _snake(name: str) -> str:
-    """Return the name of a class as Keras writes it: ``BatchNormalization`` is two words."""
-    words = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
-    return re.sub(r"([a-z])([A-Z])", r"\1_\2", words).lower()

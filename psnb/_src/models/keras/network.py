@@ -6,9 +6,12 @@ variables keep their own values, as all values come from outside.
 
 from __future__ import annotations
 
+import inspect
 import math
 import pickle
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +20,83 @@ import keras
 import numpy as np
 from keras.src.backend import get_keras_mask
 
-from psnb._src.models.keras.custom_objects import custom_objects
-from psnb._src.models.keras.inputs import ModelInputs
-from psnb._src.models.keras.moving_averages import Blended, MovingAverages, follow
+from psnb._src.models.keras.data import ModelInputs
+from psnb._src.models.keras.references import custom_objects
 from psnb._src.models.keras.split import adapted, as_array, every_layer, finish, layers_of
 from psnb._src.models.placing import local_value
 from psnb.errors import ConfigurationError, PsnbError, SerializationError
+
+_local = threading.local()
+
+Blended = tuple[Any, Any]
+"""A share and a term; see `psnb._src.client.dense_shards.Blend`."""
+
+
+class MovingAverages:
+    """Notes what calls in one thread blend into averages, within `noted`."""
+
+    def __init__(self) -> None:
+        # By the variable's id: share and term, and the value that the last call has left.
+        self._blends: dict[int, tuple[Blended, Any]] = {}
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note what the layers that are followed do."""
+        before, _local.averages = getattr(_local, "averages", None), self
+        try:
+            yield
+        finally:
+            _local.averages = before
+
+    def blend(self, variable: Any, before: Any, now: Any) -> Blended:
+        """Return what a step has blended into a variable that it has written to.
+
+        State that cannot be blended is set to the step's value: a late change would give it a value
+        that no step has computed.
+        """
+        blend, left = self._blends.get(id(variable), ((0.0, None), None))
+        if left is not None and left is now:
+            return blend
+        ops = keras.ops
+        changed = ops.not_equal(now, before)
+        # All of it, or elements would be of several steps; but what stays infinite could not be
+        # pushed.
+        stays = ops.logical_and(ops.isinf(now), ops.logical_not(changed))
+        moved = ops.logical_and(ops.any(changed), ops.logical_not(stays))
+        return ops.cast(moved, now.dtype), ops.where(moved, now, ops.zeros_like(now))
+
+    def call(self, layer: Any, function: Any) -> Any:
+        """Call a layer that moves its averages."""
+        averages = layer.moving_mean, layer.moving_variance
+        before = [each.value for each in averages]
+        for each, value in zip(averages, before, strict=True):
+            each.assign(keras.ops.zeros_like(value))
+        found = function()
+        kept = layer.momentum
+        for each, value in zip(averages, before, strict=True):
+            term = each.value
+            each.assign(kept * value + term)
+            (share, total), left = self._blends.get(id(each), ((0.0, 0.0), value))
+            if left is value:
+                blend = 1 - kept + kept * share, kept * total + term
+                self._blends[id(each)] = blend, each.value
+        return found
+
+
+def follow(layer: Any) -> None:
+    """Have `MovingAverages` note what a layer does from now on, if it is known to move averages."""
+    if type(layer) is not keras.layers.BatchNormalization or layer.renorm:
+        return  # with renorm, what a call computes depends on the averages
+    plain, signature = layer.call, inspect.signature(layer.call)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        averages: MovingAverages | None = getattr(_local, "averages", None)
+        training = signature.bind(*args, **kwargs).arguments.get("training")
+        if averages is None or not training or not layer.trainable:
+            return plain(*args, **kwargs)
+        return averages.call(layer, lambda: plain(*args, **kwargs))
+
+    layer.call = call
 
 
 class _Scope(keras.StatelessScope):
@@ -220,20 +294,14 @@ class KerasNetwork:
         shaped : callable
             Calls a function with arrays for the shapes of its results, as far as it can.
         """
-        if self._built:
-            return
-        tail = self._tail
-
-        def compute(x: Any, y: Any, weights: Any) -> None:
-            x, y, weights = _tensors((x, y, weights))
-            outputs = tail.call(self.inputs.pack(x), training=False)
-            tail.compute_loss(None, y, outputs, weights)
-            tail.compute_metrics(None, y, outputs, weights)
-
-        values = {**self.weights, **self.state}.values()
-        with keras.StatelessScope([(each, each.value) for each in values], collect_losses=True):
-            shaped(compute, batch["x"], batch["y"], batch.get("weights"))
-        self._built = True
+        if not self._built:
+            with keras.StatelessScope(collect_losses=True):
+                shaped(
+                    lambda *given: self.computed(*given, training=False).metrics,
+                    self.own_values(),
+                    batch,
+                )
+            self._built = True
 
     def check_metrics(self, batch: Mapping[str, Any], run: Callable[..., Any]) -> None:
         """Raise ConfigurationError if what a metric keeps does not add up over batches.
@@ -245,16 +313,13 @@ class KerasNetwork:
         run : callable
             Calls a function with arrays.
         """
-        values = self.own_values()
 
         def twice(values: Any, batch: Any) -> Any:
             once = self.computed(values, batch, training=False).metrics
             return once, self.computed(values, batch, training=False, begun=once).metrics
 
-        given = {name: each for name, each in batch.items() if name in ("x", "y", "weights")}
-        for variable, *both in zip(
-            self._tail.metrics_variables, *run(twice, values, given), strict=True
-        ):
+        found = run(twice, self.own_values(), batch)
+        for variable, *both in zip(self._tail.metrics_variables, *found, strict=True):
             one, two = (np.asarray(keras.ops.convert_to_numpy(each)) for each in both)
             if not np.allclose(2 * one, two, rtol=1e-3, atol=1e-6, equal_nan=True):
                 raise ConfigurationError(
@@ -284,11 +349,10 @@ class KerasNetwork:
 
     def results(self, value: np.ndarray) -> dict[str, Any]:
         """Return the metrics from the sums, one after another."""
-        start = 0
-        for variable in self._tail.metrics_variables:
-            size = int(np.prod(variable.shape))
-            variable.assign(value[start : start + size].reshape(variable.shape))
-            start += size
+        variables = self._tail.metrics_variables
+        stops = np.cumsum([math.prod(each.shape) for each in variables])
+        for variable, part in zip(variables, np.split(value, stops[:-1]), strict=True):
+            variable.assign(part.reshape(variable.shape))
         found = {}
         for name, each in self._tail.get_metrics_result().items():
             array = np.asarray(keras.ops.convert_to_numpy(each))

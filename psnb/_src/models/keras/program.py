@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
@@ -31,10 +31,15 @@ Trained = tuple[float, int]
 """The loss of a batch, and its number of examples."""
 
 
-class KerasProgram(ABC):
+class KerasProgram:
     """Computes with a model whose values are on servers; one for each backend.
 
-    Travels with closures, and brings the backend along.
+    Travels with closures, and brings the backend along. Of a batch as `_prepared`, a backend has
+    ``_outputs``, ``_described`` operations of a step, metrics (``_score``), and what trains on it
+    (``_train``), which returns loss and metrics, or raises InvalidArrayError, before it has pushed
+    anything, if loss or gradients are not finite. ``_run`` calls a function with arrays,
+    ``_shaped`` for the shapes of its results, and ``_exported`` is what is written of the outputs
+    for inputs.
 
     Parameters
     ----------
@@ -43,6 +48,14 @@ class KerasProgram(ABC):
     values : ModelValues
         Where its values are.
     """
+
+    _outputs: Callable[[dict[str, Any]], Any]
+    _described: Callable[[dict[str, Any]], StepDescription]
+    _score: Callable[[dict[str, Any]], list[np.ndarray]]
+    _train: Callable[[dict[str, Any]], tuple[float, list[np.ndarray]]]
+    _run: Callable[..., Any]
+    _shaped: Callable[..., Any]
+    _exported: Callable[[dict[str, np.ndarray]], Exported]
 
     def __init__(self, network: KerasNetwork, values: ModelValues) -> None:
         self.network, self._values = network, values
@@ -115,39 +128,13 @@ class KerasProgram(ABC):
         inputs = self.network.inputs
         return self._exported(inputs.example() if example is None else inputs.arrays(example))
 
-    @abstractmethod
     def predict(self, x: Any) -> Any:
         """Return the model's outputs for the inputs of a batch."""
+        return self._outputs({"x": self.network.inputs.arrays(x)})
 
-    @abstractmethod
     def describe(self, batch: Any) -> StepDescription:
         """Return the operations of a step for a batch, as `train` takes it; nothing is written."""
-
-    @abstractmethod
-    def _exported(self, x: dict[str, np.ndarray]) -> Exported:
-        """Return what is written of the outputs for inputs."""
-
-    @abstractmethod
-    def _train(self, given: dict[str, Any]) -> tuple[float, list[np.ndarray]]:
-        """Train on a batch; return loss and metrics.
-
-        Raises
-        ------
-        InvalidArrayError
-            If loss or gradients are not finite; nothing was pushed.
-        """
-
-    @abstractmethod
-    def _score(self, given: dict[str, Any]) -> list[np.ndarray]:
-        """Return the metrics of a batch."""
-
-    @abstractmethod
-    def _run(self, function: Any, *given: Any) -> Any:
-        """Call a function with arrays."""
-
-    @abstractmethod
-    def _shaped(self, function: Any, *given: Any) -> Any:
-        """Call a function with arrays, for the shapes of its results."""
+        return self._described(self._prepared_to_train(batch)[0])
 
     def _prepared(self, batch: Any) -> tuple[dict[str, Any], int]:
         if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
@@ -173,19 +160,14 @@ class KerasProgram(ABC):
 
     def _prepared_to_train(self, batch: Any) -> tuple[dict[str, Any], int]:
         given, examples = self._prepared(batch)
-        if self.network.seeds:
-            given["seeds"] = self._seeds()
+        if seeds := self.network.seeds:
+            # The same when a closure runs again.
+            number = 0 if (context := current_context()) is None else context.closure
+            words = np.random.SeedSequence(number).generate_state(2 * len(seeds))
+            pairs = (words >> 1).reshape(-1, 2)  # they may be signed
+            states = zip(pairs, seeds, strict=True)
+            given["seeds"] = [pair.astype(each.dtype) for pair, each in states]
         return given, examples
-
-    def _seeds(self) -> list[np.ndarray]:
-        """Return the states of random numbers: the same when a closure runs again."""
-        context = current_context()
-        number = 0 if context is None else context.closure
-        words = np.random.SeedSequence(number).generate_state(2 * len(self.network.seeds))
-        pairs = (words >> 1).reshape(-1, 2)  # they may be signed
-        return [
-            pair.astype(each.dtype) for pair, each in zip(pairs, self.network.seeds, strict=True)
-        ]
 
 
 def _joined(metrics_: list[np.ndarray]) -> np.ndarray:

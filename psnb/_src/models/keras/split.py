@@ -9,9 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from psnb._src.models.keras.custom_objects import custom_objects
 from psnb._src.models.keras.layers import PickledLambda, TableLookup, lambda_shape
-from psnb._src.models.keras.references import ModelReferences
+from psnb._src.models.keras.references import ModelReferences, custom_objects
 from psnb.errors import ConfigurationError
 
 _OWN_STEPS = ("call", "train_step", "test_step", "predict_step", "compute_metrics")
@@ -59,7 +58,9 @@ def split(model: Any) -> SplitKeras:
     def clone(layer: Any) -> Any:
         if type(layer) is keras.layers.Embedding and layer.trainable:
             check_embedding(layer)
-            name = _free(layer.name, tables)
+            name = layer.name
+            while name in tables:
+                name += "_"
             tables[name] = layer
             made: Any = TableLookup(
                 name,
@@ -213,10 +214,6 @@ def _check_alone(model: Any) -> None:
                     "one was given to the other, and each would get a weight of its own. Make one "
                     "layer that does what both do, and call it twice"
                 )
-
-
-def _free(name: str, taken: dict[str, Any]) -> str:
-    return name if name not in taken else _free(f"{name}_", taken)
 
 
 def as_array(variable: Any) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -16,7 +17,7 @@ from psnb._src.client.handles import Handle
 from psnb._src.models.batch_rows import Pushed
 from psnb._src.models.export.exported import Exported
 from psnb._src.models.export.manifest import DenseSources
-from psnb._src.models.keras.inputs import whole
+from psnb._src.models.keras.data import whole
 from psnb._src.models.keras.layers import looking_up
 from psnb._src.models.keras.network import Computed, KerasNetwork
 from psnb._src.models.keras.program import KerasProgram
@@ -24,29 +25,28 @@ from psnb._src.models.placing import ModelValues
 from psnb._src.models.step_description import StepDescription
 from psnb._src.models.torch.description import OperationRecorder, described_call
 from psnb._src.models.torch.export import TracedEmbedding, exported
-from psnb._src.models.torch.id_plan import PlannedIds
-from psnb._src.models.torch.model_pass import ModelPass
+from psnb._src.models.torch.model_pass import ModelPass, PlannedIds
 from psnb._src.models.torch.tensors import array_of, from_device, tensor_of
 from psnb.errors import InvalidArrayError
+
+_without_gradients: Any = torch.no_grad()(operator.call)
 
 
 class TorchProgram(KerasProgram):
     """See `KerasProgram`."""
+
+    _run = _shaped = staticmethod(_without_gradients)
 
     def __init__(self, network: KerasNetwork, values: ModelValues) -> None:
         super().__init__(network, values)
         self._device = torch.device(str(keras.ops.zeros(()).device))
         self._plan: tuple[PlannedIds, ...] = ()
 
-    def predict(self, x: Any) -> Any:
-        """Return the model's outputs for the inputs of a batch."""
-        given = {"x": self.network.inputs.arrays(x)}
+    def _outputs(self, given: dict[str, Any]) -> Any:
         outputs = self._computed(given, training=False)[-1].outputs
         return keras.tree.map_structure(array_of, outputs)
 
-    def describe(self, batch: Any) -> StepDescription:
-        """Return the operations of a step for a batch."""
-        given, _ = self._prepared_to_train(batch)
+    def _described(self, given: dict[str, Any]) -> StepDescription:
         recorder, values = OperationRecorder(0), self._values
         with recorder.following(self.network.layers()):
             self._computed(given, training=True, noted_by=recorder)
@@ -65,33 +65,24 @@ class TorchProgram(KerasProgram):
         found.loss.backward()
         there = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
         by_name = dict(zip(there, from_device(list(there.values())), strict=True))
+        shares, terms = (
+            {name: array_of(e) if isinstance(e, Tensor) else e for name, e in part}
+            for part in ([(n, each[i]) for n, each in found.moved.items()] for i in (0, 1))
+        )
         # Keras leaves a weight without a gradient alone, and its optimizer counts on for all.
         weights = self._values.parameters.gradients(by_name, together=True)
         gradients: dict[Handle, Pushed] = dict(weights.items())
-        rows = current.gradients()
-        gradients.update({table: each.cpu().numpy() for table, each in rows.items()})
-        shares = {
-            name: array_of(share) if isinstance(share, Tensor) else share
-            for name, (share, _) in found.moved.items()
-        }
-        terms = {name: array_of(term) for name, (_, term) in found.moved.items()}
+        gradients.update({table: array_of(each) for table, each in current.gradients().items()})
         gradients.update(self._values.state.blends(shares, terms).items())
         loss = found.loss.item()
         try:
-            current.push(gradients, loss, array_of(found.weight).item())
+            current.push(gradients, loss, found.weight.item())
         except InvalidArrayError as error:
             raise InvalidArrayError(f"the loss is {loss}; {current.summary()}. {error}") from error
         return loss, [array_of(each) for each in found.metrics]
 
     def _score(self, given: dict[str, Any]) -> list[np.ndarray]:
         return [array_of(each) for each in self._computed(given, training=False)[-1].metrics]
-
-    def _run(self, function: Any, *given: Any) -> Any:
-        with torch.no_grad():
-            return function(*given)
-
-    def _shaped(self, function: Any, *given: Any) -> Any:
-        return self._run(function, *given)
 
     def _computed(
         self,

@@ -20,23 +20,26 @@ from torch import Tensor, nn
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.variable import Variable
 from psnb._src.models.export.exported import Exported
-from psnb._src.models.flat_variables import OptimizerChoice, Strategy, check_strategy
+from psnb._src.models.flat_variables import OptimizerChoice, check_strategy
 from psnb._src.models.placing import note_local, place_model
 from psnb._src.models.step_description import StepDescription
-from psnb._src.models.torch.buffers import not_finite
+from psnb._src.models.torch.buffers import check_averages, not_finite
 from psnb._src.models.torch.description import OperationRecorder, described_call
 from psnb._src.models.torch.export import exported
-from psnb._src.models.torch.followed import FollowedModule, FollowedOptimizers
-from psnb._src.models.torch.id_plan import PlannedIds
-from psnb._src.models.torch.model_pass import ModelPass, computing
+from psnb._src.models.torch.model_pass import ModelPass, PlannedIds, computing
 from psnb._src.models.torch.module_graph import keep_here
-from psnb._src.models.torch.moving_averages import check_averages
-from psnb._src.models.torch.optimizers import TorchOptimizers, take_over, trained_by
+from psnb._src.models.torch.optimizers import (
+    Followed,
+    TorchOptimizers,
+    take_over,
+    trained_by,
+)
 from psnb._src.models.torch.placed import IncompatibleKeys, PlacedModule
 from psnb._src.models.torch.replica import Flags, Replica, Replicas
 from psnb._src.models.torch.split import local_values, split
 from psnb._src.models.torch.tensors import from_device
 from psnb._src.protocol.modes import Sync
+from psnb._src.strategy.strategy import ParameterServerStrategy
 from psnb._src.utils.text import shown
 from psnb._src.utils.tracebacks import hide_internal_frames
 from psnb.errors import ConfigurationError, InvalidArrayError
@@ -110,7 +113,7 @@ class DistributedModel:
         Its modes, and what does not learn; by default those of ``placed``.
     note_local : callable, optional
         Notes an identification of the values that are not on servers; stays in the notebook.
-    followed : FollowedModule, optional
+    followed : Followed, optional
         The module and the optimizers, as far as the notebook may set them; stays there.
     """
 
@@ -120,7 +123,7 @@ class DistributedModel:
         plan: tuple[PlannedIds, ...] = (),
         flags: Flags | None = None,
         note_local: Callable[[Mapping[str, str]], object] | None = None,
-        followed: FollowedModule | None = None,
+        followed: Followed | None = None,
     ) -> None:
         self._placed, self._plan = placed, plan
         self._replicas = Replicas(placed, flags)
@@ -321,10 +324,8 @@ class DistributedModel:
         replica.clear()
         replica.current = current
         try:
-            with computing(current), replica.state.calling(replica.module):
+            with self._calling(replica, current):
                 yield
-            replica.check()
-            current.check()
             self._push(replica, current, None if weight is None else float(weight))
         finally:
             replica.current = None
@@ -351,10 +352,8 @@ class DistributedModel:
         current.expect((args, kwargs), self._plan)
         self._refresh(replica, current)
         if replica.current is None:
-            with computing(current), replica.state.calling(replica.module):
+            with self._calling(replica, current):
                 result = replica.module(*args, **kwargs)
-            replica.check()
-            current.check()
         else:  # which looks at all that is called in it, and has the rows
             result = replica.module(*args, **kwargs)
         if (plan := current.learned()) is not None:
@@ -382,6 +381,14 @@ class DistributedModel:
         of_rows = dict.fromkeys(values.tables.values())  # tables of several modules count once
         return described_call(recorder, of_rows, values.flat.variables)
 
+    @contextmanager
+    def _calling(self, replica: Replica, current: ModelPass) -> Iterator[None]:
+        """Let the module be called with a pass, and check at the end what that has left."""
+        with computing(current), replica.state.calling(replica.module):
+            yield
+        replica.check()
+        current.check()
+
     def _pass(self, replica: Replica, *, training: bool, learns: bool) -> ModelPass:
         tables = self._placed.values.tables
         return ModelPass(
@@ -399,11 +406,12 @@ class DistributedModel:
         if self._followed is not None:
             if (frozen := self._followed.frozen(self._replicas.flags().frozen)) is not None:
                 self._replicas.freeze(frozen)
-            self._followed.optimizers.settle()
+            self._followed.settle()
 
     def _push(self, replica: Replica, current: ModelPass, weight: float | None) -> None:
         of_parameters, of_rows = replica.gradients(), current.gradients()
-        learned = of_parameters or of_rows or current.has_learned_of_no_ids()
+        # Also of tables in which no id was looked up.
+        learned = of_parameters or any(each.grad is not None for _, each in current.leaves())
         if not learned and current.expects_gradients and replica.learns():
             raise ConfigurationError(
                 "the model was called in a step, and no parameter has a gradient at its end: "
@@ -456,7 +464,7 @@ class DistributedModel:
 
 def distribute(
     module: nn.Module,
-    strategy: Strategy,
+    strategy: ParameterServerStrategy,
     *,
     optimizer: TorchOptimizers | None = None,
     sparse: OptimizerChoice | None = None,
@@ -563,15 +571,15 @@ def distribute(
         raise ConfigurationError(
             f"device={shown(device)} is not a device of PyTorch, such as 'cpu' or 'cuda': {error}"
         ) from error
-    taken = take_over(optimizer, module, split(module, trained_by(optimizer)), sparse, dense)
-    parts = taken.parts
+    parts = split(module, trained_by(optimizer))
+    taken = take_over(optimizer, module, parts, sparse, dense)
     called = name or type(module).__name__
     if not isinstance(strategy.mode, Sync):
         check_averages(parts.graph.module)
     values = place_model(
         strategy,
         called,
-        parts.wanted(),
+        taken.wanted,
         sparse=taken.sparse,
         dense=taken.dense,
         adopt=adopt,
@@ -580,6 +588,6 @@ def distribute(
     )
     keep_here(module, "the module that psnb.torch.distribute was given")
     note = partial(note_local, strategy.__psnb_models__, called)
-    followed = FollowedModule(module, FollowedOptimizers(taken.optimizers, taken.places, values))
+    followed = Followed(module, taken.optimizers, taken.places, values)
     placed = PlacedModule(parts.graph, values, parts.fixed, parts.names, parts.local, where)
     return DistributedModel(placed, note_local=note, followed=followed)

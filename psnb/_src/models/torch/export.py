@@ -6,7 +6,6 @@ examples as a symbol: one graph is for batches of any size, and nothing is compi
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
 import math
@@ -27,7 +26,7 @@ from psnb._src.models.export.torch_program import OPERATORS, PROGRAM
 from psnb._src.models.table_rows import table_source
 from psnb._src.models.torch.module_graph import span_of
 from psnb._src.models.torch.tables import HashedEmbedding, TableWeight
-from psnb._src.models.torch.tensors import TensorBags, as_torch
+from psnb._src.models.torch.tensors import TensorBags, as_torch, parts_of, rebuilt
 from psnb.errors import ConfigurationError
 
 # Stands in a traced graph for the lookup of rows. By its tag, ids that are constants of the module
@@ -41,8 +40,7 @@ torch.library.define(
 
 @torch.library.register_fake("psnb::lookup")
 def _(ids: Tensor, table: str, dim: int, double: bool) -> Tensor:
-    dtype = torch.float64 if double else torch.float32
-    return ids.new_empty((*ids.shape, dim), dtype=dtype)
+    return ids.new_empty((*ids.shape, dim), dtype=torch.float64 if double else torch.float32)
 
 
 class TracedEmbedding(nn.Module):
@@ -106,7 +104,7 @@ class _TracedEmbeddingBag(TracedEmbedding):
 
 
 class _FedTensors(NamedTuple):
-    """Where a feed's tensors are among the inputs of the graph."""
+    """A feed, and where its tensors are among the inputs of the graph; stands for these there."""
 
     feed: ModelFeed
     first: int
@@ -121,10 +119,10 @@ class _Flat(nn.Module):
 
     def forward(self, *tensors: Tensor) -> list[Tensor]:
         def filled(each: Any, _: str) -> Any:
-            if not isinstance(each, _Hole):
+            if not isinstance(each, _FedTensors):
                 return each
             first = tensors[each.first]
-            return TensorBags(first, tensors[each.first + 1]) if each.bags else first
+            return TensorBags(first, tensors[each.first + 1]) if each.feed.ragged else first
 
         flat: list[Tensor] = []
 
@@ -271,13 +269,6 @@ def _trace(module: nn.Module, traced: TracedEmbedding) -> None:
     module.__class__ = type(kind.__name__, (kind,), own)
 
 
-class _Hole(NamedTuple):
-    """Stands in arguments for tensors of a feed."""
-
-    first: int
-    bags: bool
-
-
 def _feeds(module: nn.Module, example: Any) -> tuple[Any, list[_FedTensors], list[Tensor]]:
     """Return the arguments with holes, the feeds, and the tensors that are in the holes."""
     if example is None:
@@ -305,7 +296,7 @@ def _feeds(module: nn.Module, example: Any) -> tuple[Any, list[_FedTensors], lis
             alike = not value.ndim or len(value) == (len(like) if like.ndim else 0)
             feed = ModelFeed(name, dtype, shape, "examples" if alike else "any")
         places.append(_FedTensors(feed, first))
-        return _Hole(first, bags)
+        return places[-1]
 
     sole = len(bound.arguments) == 1
     for name, value in bound.arguments.items():
@@ -326,7 +317,7 @@ def _bound(signature: inspect.Signature, given: Any) -> inspect.BoundArguments:
     if isinstance(given, Mapping):
         ways = [((), dict(given)), batch]
     elif isinstance(given, tuple) and not isinstance(given, TensorBags):
-        named = [((), _parts(given) or {}), batch] if _has_names(given) else []
+        named = [((), parts_of(given) or {}), batch] if _has_names(given) else []
         ways = [*named, (given, {})]
     for args, kwargs in ways:
         try:
@@ -338,39 +329,20 @@ def _bound(signature: inspect.Signature, given: Any) -> inspect.BoundArguments:
 
 def _has_names(value: Any) -> bool:
     """Return whether the parts of a structure have names: a mapping, named tuple or data class."""
-    if isinstance(value, TensorBags):
-        return False
-    named = dataclasses.is_dataclass(value) and not isinstance(value, type)
-    return named or isinstance(value, Mapping) or hasattr(value, "_fields")
-
-
-def _parts(value: Any) -> dict[Any, Any] | None:
-    """Return what a structure consists of, by name or number; None if it is none."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, tuple | list):
-        return dict(zip(getattr(value, "_fields", range(len(value))), value, strict=True))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-    return None
+    parts = None if isinstance(value, TensorBags) else parts_of(value)
+    return parts is not None and (not isinstance(value, tuple | list) or hasattr(value, "_fields"))
 
 
 def _mapped(function: Callable[[Any, str], Any], value: Any, name: str = "") -> Any:
     """Return the same structure of what a function makes of its leaves and of their names."""
-    parts = None if isinstance(value, TensorBags | _Hole) else _parts(value)
+    parts = None if isinstance(value, TensorBags | _FedTensors) else parts_of(value)
     if parts is None:
         return function(value, name)
     made = {
         key: _mapped(function, each, f"{name}.{key}" if name else str(key))
         for key, each in parts.items()
     }
-    if isinstance(value, Mapping):
-        return made
-    if hasattr(value, "_fields"):
-        return type(value)(*made.values())
-    if isinstance(value, tuple | list):
-        return type(value)(made.values())
-    return dataclasses.replace(value, **made)
+    return made if isinstance(value, Mapping) else rebuilt(value, made)
 
 
 def _dims(places: Sequence[_FedTensors]) -> tuple[Any, ...]:
@@ -380,10 +352,9 @@ def _dims(places: Sequence[_FedTensors]) -> tuple[Any, ...]:
         other = torch.export.Dim(f"size_{number}")
         if feed.ragged:
             dims += [{0: other}, {0: examples}]
-        elif feed.shape:
-            dims.append({0: examples if feed.holds == "examples" else other})
         else:
-            dims.append({})
+            first = examples if feed.holds == "examples" else other
+            dims.append({0: first} if feed.shape else {})
     return tuple(dims)
 
 
@@ -399,66 +370,42 @@ def _graph(
         parts = [["values"], ["offsets"]] if feed.ragged else [[]]
         fed += [["feed", feed.name, *part] for part in parts]
     program.graph.eliminate_dead_code(lambda node: node.op != "call_function" or _asserts(node))
-    values = {**program.constants, **program.state_dict}
+    state = program.state_dict
+    values = {**program.constants, **state}
     numbers: dict[Any, int] = {}
-    inputs: list[tuple[Any, list[str]]] = []
+    inputs: list[list[str]] = []
     nodes: list[Any] = []
     dense: dict[str, np.ndarray] = {}
     specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
     given = iter(fed)
     outputs: list[Any] = []
-    for node in program.graph.nodes:
+    for node in program.graph.nodes:  # first what they are given
         if node.op == "placeholder":
             target = specs[node.name].target
             if target in program.constants:
-                target = _named(values[target], program.state_dict) or target
+                # It may be a parameter or buffer, to which the module has a reference.
+                span = span_of(values[target])
+                same = (name for name, each in state.items() if span and span_of(each) == span)
+                target = next(same, target)
             entry = next(given) if target is None else ["dense", target.removeprefix("module.")]
-            if not node.users:
-                continue
-            if target is not None:
-                dense[entry[1]] = values[target].detach().cpu().numpy()
-            inputs.append((node, entry))
-        elif node.op == "output":
-            outputs = list(node.args[0])
-    numbers |= {node: number for number, (node, _) in enumerate(inputs)}
-    for node in program.graph.nodes:
-        if node.op == "call_function" and not _asserts(node):
+            if node.users:
+                if target is not None:
+                    dense[entry[1]] = values[target].detach().cpu().numpy()
+                inputs.append(entry)
+                numbers[node] = len(numbers)
+        elif node.op == "call_function" and not _asserts(node):
             name, args = _called(node)
             kwargs = {key: _written(each, numbers) for key, each in node.kwargs.items()}
             if name == "aten.zeros.default":
                 kwargs.pop("memory_format", None)  # of ``empty``
             nodes.append([name, [_written(each, numbers) for each in args], kwargs])
             numbers[node] = len(numbers)
+        elif node.op == "output":
+            outputs = list(node.args[0])
     found = [node.meta["val"] for node in outputs]
     forms = [(str(each.dtype).removeprefix("torch."), each.shape) for each in found]
-    graph: dict[str, list[Any]] = {
-        "inputs": [entry for _, entry in inputs],
-        "nodes": nodes,
-        "outputs": [{"node": numbers[node]} for node in outputs],
-    }
-    return graph, dense, forms
-
-
-def _named(constant: Tensor, state: Mapping[str, Tensor]) -> str | None:
-    """Return the parameter or buffer that a constant is, to which the module has a reference.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is a part of one: a model that follows checkpoints would keep the part as it is.
-    """
-    span = span_of(constant)
-    for name, value in state.items():
-        own = span_of(value)
-        if span is None or own is None or own[1] <= span[0] or span[1] <= own[0]:
-            continue
-        if own == span and (value.shape, value.stride()) == (constant.shape, constant.stride()):
-            return name
-        raise ConfigurationError(
-            f"psnb.export: the module holds a tensor that shows the memory of "
-            f"{name.removeprefix('module.')!r}: take it of the parameter in forward"
-        )
-    return None
+    ends = [{"node": numbers[node]} for node in outputs]
+    return {"inputs": inputs, "nodes": nodes, "outputs": ends}, dense, forms
 
 
 def _asserts(node: Any) -> bool:
@@ -479,16 +426,16 @@ def _called(node: Any) -> tuple[str, list[Any]]:
     if target is torch.ops.psnb.lookup.default:
         return "lookup", list(node.args[:2])
     if isinstance(target, torch._ops.OpOverload):
-        if str(target) in _ZEROS:
-            return _ZEROS[str(target)], list(node.args)
-        if is_allowed(target):
-            return str(target), list(node.args)
-    name = getattr(target, "__name__", str(target))
-    if name in OPERATORS:
+        name = _ZEROS.get(str(target), str(target))
+        allowed = str(target) in _ZEROS or is_allowed(target)
+    else:
+        name = getattr(target, "__name__", str(target))
+        allowed = name in OPERATORS
+    if allowed:
         return name, list(node.args)
     raise ConfigurationError(
         f"psnb.export: the module calls {target}, which is not an operator of ATen that can be "
-        "exported: those are listed in psnb/_src/models/export/torch_operators.py. Write what "
+        "exported: those are listed in psnb/_src/models/export/torch_operators.txt. Write what "
         "it does with others, in forward; if you think that it belongs there (it changes nothing, "
         "and checks all of its arguments), report it"
     )
@@ -502,9 +449,8 @@ def _written(given: Any, numbers: Mapping[Any, int]) -> Any:
         return [_written(each, numbers) for each in given]
     if isinstance(given, float) and not math.isfinite(given):
         return {"float": str(given)}
-    for kind in (torch.dtype, torch.layout, torch.memory_format):
-        if isinstance(given, kind):
-            return {kind.__name__: str(given).removeprefix("torch.")}
+    if isinstance(given, torch.dtype | torch.layout | torch.memory_format):
+        return {type(given).__name__: str(given).removeprefix("torch.")}
     if isinstance(given, torch.device):
         return {"device": "cpu"}
     return given

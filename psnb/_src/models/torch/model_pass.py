@@ -2,6 +2,11 @@
 
 The rows that are pulled become leaves of autograd, one for each table, however often the table is
 used; their gradients are pushed together with all other parameters'.
+
+A model is given a batch, and its layers take ids from it: a whole tensor, a column, a few columns.
+How is learned from a first batch, as `PlannedIds`, so the ids of the next batch are known before
+the model runs, and the rows of all tables come in one round trip. Ids that a layer computes (``ids
++ offset``) are not part of an input, and their rows are pulled when they are there.
 """
 
 from __future__ import annotations
@@ -23,32 +28,121 @@ from psnb._src.client.embedding import Embedding
 from psnb._src.client.handles import Handle
 from psnb._src.client.variable import Variable
 from psnb._src.models.batch_rows import BatchRows, Pushed, batch_summary
-from psnb._src.models.torch.id_plan import (
-    Path,
-    PlannedIds,
-    examples_of,
-    inputs_of,
-    located,
-    planned,
-    same_memory,
-    shown,
-)
-from psnb._src.models.torch.tensors import to_device
+from psnb._src.models.torch.tensors import TensorBags, parts_of, to_device
 from psnb._src.utils.arrays import integers_of
 from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
+
+Path = tuple[Any, ...]
+
+Index = tuple[int | tuple[int, int | None], ...] | None
+"""For each axis an index, or where a slice starts and stops."""
+
+
+class PlannedIds(NamedTuple):
+    """The ids of a table: which input, and which part of it; None for all of it."""
+
+    table: str
+    path: Path
+    part: Index
+
+
+def inputs_of(given: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
+    """Yield the tensors in a nested structure, and where they are."""
+    if isinstance(given, Tensor):
+        yield path, given
+    for name, each in (parts_of(given) or {}).items():
+        yield from inputs_of(each, (*path, name))
+
+
+def located(table: str, ids: Tensor, inputs: Mapping[Path, Tensor]) -> PlannedIds | None:
+    """Return where ids are in the inputs; None if they are not part of one."""
+    for path, given in inputs.items():
+        if ids.dtype != given.dtype or ids.device != given.device or not given.is_contiguous():
+            continue
+        if ids.untyped_storage().data_ptr() != given.untyped_storage().data_ptr():
+            continue
+        if ids.is_contiguous() and ids.numel() == given.numel():
+            if ids.data_ptr() == given.data_ptr():
+                return PlannedIds(table, path, None)
+            continue
+        index = _index(ids, given)
+        if index is not None and same_memory(_taken(given, index), ids):
+            return PlannedIds(table, path, index)
+    return None
+
+
+def examples_of(given: Any) -> int | None:
+    """Return how many examples inputs have: as many as the first tensor in them, or its bags."""
+    if isinstance(given, Tensor):
+        return len(given) if given.ndim else None
+    if isinstance(given, TensorBags):
+        return len(given.offsets)
+    counts = map(examples_of, (parts_of(given) or {}).values())
+    return next((count for count in counts if count is not None), None)
+
+
+def planned(entry: PlannedIds, inputs: Mapping[Path, Tensor]) -> Tensor | None:
+    """Return the ids of another batch; None if it does not have them there."""
+    given = inputs.get(entry.path)
+    if given is None or entry.part is None:
+        return given
+    if len(entry.part) != given.ndim:
+        return None
+    for part, size in zip(entry.part, given.shape, strict=True):
+        if (part >= size) if isinstance(part, int) else ((part[1] or 0) > size):
+            return None
+    return _taken(given, entry.part)
+
+
+def same_memory(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors are the same elements in the same order."""
+    if one.data_ptr() != other.data_ptr() or one.numel() != other.numel():
+        return False
+    if one.is_contiguous() and other.is_contiguous():
+        return True
+    return one.shape == other.shape and one.stride() == other.stride()
+
+
+def shown(part: Index) -> str:
+    """Return which part it is, as Python writes it."""
+    if part is None:
+        return ""
+    texts = (
+        str(each)
+        if isinstance(each, int)
+        else f"{each[0] or ''}:{'' if each[1] is None else each[1]}"
+        for each in part
+    )
+    return f"[{', '.join(texts)}]"
+
+
+def _taken(given: Tensor, index: Index) -> Tensor:
+    assert index is not None
+    return given[tuple(each if isinstance(each, int) else slice(*each) for each in index)]
+
+
+def _index(ids: Tensor, given: Tensor) -> Index:
+    """Return how ids could have been taken out of a contiguous tensor."""
+    left = int(ids.storage_offset()) - int(given.storage_offset())
+    if left < 0:
+        return None
+    index: list[int | tuple[int, int | None]] = []
+    kept = 0
+    for size, stride in zip(given.shape, given.stride(), strict=True):
+        start, left = divmod(left, stride)
+        if kept < ids.ndim and ids.stride(kept) == stride:
+            stop = start + ids.shape[kept]
+            index.append((0, None) if stop - start == size else (start, stop))
+            kept += 1
+        else:
+            index.append(start)
+    return tuple(index) if kept == ids.ndim and not left else None
+
 
 _local = threading.local()
 
 _WHOLE: Path = ("", "all rows")
 """Where in the inputs ids are that are all of their table."""
-
-
-class _ExpectedIds(NamedTuple):
-    """Ids that a table will be asked for, as they are in a version of a tensor."""
-
-    table: str
-    ids: Tensor
-    version: int
 
 
 class ModelPass:
@@ -96,8 +190,9 @@ class ModelPass:
         self._rows = BatchRows(training=training)
         self._leaves: dict[str, list[Tensor]] = {}
         self._no_rows: dict[str, Tensor] = {}
-        self._wanted: list[tuple[_ExpectedIds, np.ndarray]] = []
-        self._ahead: list[tuple[_ExpectedIds, Tensor]] = []
+        # By table the ids that it will be asked for, as they are in a version of a tensor.
+        self._wanted: list[tuple[str, Tensor, int, np.ndarray]] = []
+        self._ahead: dict[str, list[tuple[Tensor, int, Tensor]]] = {}
         self._looked_up: dict[str, set[int]] = {}
         self._inputs: dict[Path, Tensor] = {}
         self._versions: dict[Path, int] = {}
@@ -118,13 +213,14 @@ class ModelPass:
         values, rows = self._rows.fetch(variables)
         self.has_values |= bool(variables)
         expected, self._wanted = self._wanted, []
-        arrays = [*values.values(), *rows.values(), *(position for _, position in expected)]
+        arrays = [*values.values(), *rows.values(), *(position for *_, position in expected)]
         moved = iter(to_device(arrays, self._device) if arrays else ())
         found = {variable: next(moved) for variable in values}
         for table in rows:
             leaf = next(moved).requires_grad_(self._learns)
             self._leaves.setdefault(self._names[table], []).append(leaf)
-        self._ahead += [(entry, next(moved)) for entry, _ in expected]
+        for name, ids, version, _ in expected:
+            self._ahead.setdefault(name, []).append((ids, version, next(moved)))
         return found
 
     def expect(self, given: object, plan: tuple[PlannedIds, ...]) -> None:
@@ -146,17 +242,19 @@ class ModelPass:
 
     def expect_ids(self, name: str, several: list[Tensor]) -> None:
         """Note ids of a table that will be asked for."""
-        arrays, what = [], f"the ids for {name!r}"
-        for each in several:
-            arrays.append(integers_of(each, what))
-            if not isinstance(each, Tensor):
-                raise InvalidArrayError(f"{what} are no tensor: psnb.torch.as_torch makes some")
+        what = f"the ids for {name!r}"
+        arrays = [integers_of(each, what) for each in several]
+        if not all(isinstance(each, Tensor) for each in several):
+            raise InvalidArrayError(f"{what} are no tensor: psnb.torch.as_torch makes some")
         try:
             positions = self._rows.locate(self._tables[name], *arrays)
         except IdOutOfRangeError as error:
-            raise IdOutOfRangeError(f"{error}{self._origin(several)}") from error
+            places = (located("", each, self._inputs) for each in several)
+            texts = [f"input {_joined(each.path)}{shown(each.part)}" for each in places if each]
+            where = f"; these ids are {' or '.join(texts)} of the model" if texts else ""
+            raise IdOutOfRangeError(f"{error}{where}") from error
         for ids, position in zip(several, positions, strict=True):
-            self._wanted.append((_ExpectedIds(name, ids, _version(ids)), position))
+            self._wanted.append((name, ids, _version(ids), position))
 
     def learned(self) -> tuple[PlannedIds, ...] | None:
         """Return a better plan, if some rows had to be fetched on their own."""
@@ -164,19 +262,29 @@ class ModelPass:
 
     def look_up(self, name: str, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows of a table, and the positions of ids among them."""
-        entry = self._entry(name, ids)
+        if ids is self._all_ids.get(name):
+            entry: PlannedIds | None = PlannedIds(name, _WHOLE, None)
+        else:
+            entry = located(name, ids, self._inputs)
+            if entry is not None and self._versions[entry.path] != _version(ids):
+                entry = None  # it was changed in its place, so it is not what a batch has there
         if entry is not None:
             self._used.append(entry)
-        number = self._number(name, ids)
-        if number is None:
+        ahead = self._ahead.setdefault(name, [])
+        same = (
+            number
+            for number, (expected, version, _) in enumerate(ahead)
+            if same_memory(expected, ids) and version == _version(ids)
+        )
+        if (number := next(same, -1)) < 0:
             known = sum(map(len, self._leaves.get(name, ())))
             self.expect_ids(name, [ids])
             self.fetch(())
             self._late |= sum(map(len, self._leaves.get(name, ()))) > known and entry is not None
-            number = len(self._ahead) - 1
+            number = len(ahead) - 1
         if torch.is_grad_enabled() or ids is not self._all_ids.get(name):
             self._looked_up.setdefault(name, set()).add(number)
-        return self._weight(name), self._ahead[number][1].reshape(ids.shape)
+        return self._weight(name), ahead[number][2].reshape(ids.shape)
 
     def whole(self, name: str) -> Tensor:
         """Return all rows of a table, in the order of their ids."""
@@ -197,10 +305,6 @@ class ModelPass:
     def has_gradient(self, name: str) -> bool:
         """Return whether rows of a table have got a gradient."""
         return any(leaf.grad is not None for leaf in self._leaves.get(name, ()))
-
-    def has_learned_of_no_ids(self) -> bool:
-        """Return whether tables in which no id was looked up have got a gradient, of no row."""
-        return any(row.grad is not None for row in self._no_rows.values())
 
     def find(self, name: str, number: int | None) -> int | None:
         """Return the position of an id; None if it is not used."""
@@ -244,21 +348,6 @@ class ModelPass:
             self._all_ids[name] = torch.arange(self._tables[name].rows or 0)
         return self._all_ids[name]
 
-    def _entry(self, name: str, ids: Tensor) -> PlannedIds | None:
-        if ids is self._all_ids.get(name):
-            return PlannedIds(name, _WHOLE, None)
-        entry = located(name, ids, self._inputs)
-        if entry is not None and self._versions[entry.path] != _version(ids):
-            return None  # it was changed in its place, so it is not what a batch has there
-        return entry
-
-    def _number(self, name: str, ids: Tensor) -> int | None:
-        """Return which of the expected ids these are."""
-        for number, ((table, expected, version), _) in enumerate(self._ahead):
-            if table == name and same_memory(expected, ids) and version == _version(ids):
-                return number
-        return None
-
     def _used_rows(self) -> dict[Embedding, np.ndarray]:
         """Return the positions that were looked up, of tables with ids that were not.
 
@@ -266,17 +355,11 @@ class ModelPass:
         """
         found = {}
         for name, numbers in self._looked_up.items():
-            expected = {i for i, (entry, _) in enumerate(self._ahead) if entry.table == name}
-            if numbers != expected:
-                parts = [self._ahead[number][1].reshape(-1) for number in sorted(numbers)]
+            ahead = self._ahead[name]
+            if len(numbers) < len(ahead):
+                parts = [ahead[number][2].reshape(-1) for number in sorted(numbers)]
                 found[self._tables[name]] = torch.cat(parts).unique().cpu().numpy()
         return found
-
-    def _origin(self, several: list[Tensor]) -> str:
-        """Return where in the inputs ids are, for messages."""
-        places = (located("", each, self._inputs) for each in several)
-        texts = [f"input {_joined(each.path)}{shown(each.part)}" for each in places if each]
-        return f"; these ids are {' or '.join(texts)} of the model" if texts else ""
 
     def _weight(self, name: str) -> Tensor:
         if leaves := self._leaves.get(name):
@@ -324,29 +407,23 @@ def _noting_losses(backward: Callable[..., None]) -> Callable[..., None]:
         if passes:
             for each, by in zip_longest(tree_leaves(tensors), tree_leaves(grad_tensors)):
                 if isinstance(each, Tensor) and each.numel() and each.layout is torch.strided:
-                    number = _as_number(each.detach(), by)
+                    number = each.detach()
+                    if by is not None:  # without those that a gradient of zero masks
+                        number = torch.where(by.detach() != 0, number, 0)
+                    if number.numel() > 1 or number.is_complex():
+                        number = number.abs().amax()
                     for current in passes:  # of all models whose steps this is in
                         current.losses.append(number)
 
     return noting
 
 
-def _as_number(losses: Tensor, gradient: Tensor | None) -> Tensor:
-    """Return a loss; of several the largest size, without those that a gradient of zero masks."""
-    if gradient is not None:
-        losses = torch.where(gradient.detach() != 0, losses, 0)
-    return losses.abs().amax() if losses.numel() > 1 or losses.is_complex() else losses
-
-
 def _leaves_of(value: Any) -> list[Any]:
     """Return the rows that take the gradient of a table's weight; another tensor as it is."""
     if getattr(value, "owner", None) is None:
         return [value]
-    return [
-        leaf
-        for name, leaf in current_pass(value.owner, value.table).leaves()
-        if name == value.table
-    ]
+    leaves = current_pass(value.owner, value.table).leaves()
+    return [leaf for name, leaf in leaves if name == value.table]
 
 
 # `Tensor.backward` calls it, too.

@@ -4,6 +4,11 @@ Modules, parameters and buffers are referred to from anywhere: from functions an
 attribute holds, lists next to the module, objects of the user. In a copy all of these references
 lead into the copy. So a graph is copied by pickling it, where functions are followed;
 ``copy.deepcopy`` takes functions over as they are, with the module that they have captured.
+
+``torch.nn.utils.parametrize`` gives each module a class of its own, whose property computes the
+weight and whose objects refuse to be pickled. A copy gets another such class, made by the same
+functions of torch: they are not public, but what they make is, and ``register_parametrization``
+would compute the parameters again from a weight that is not there yet.
 """
 
 from __future__ import annotations
@@ -12,9 +17,9 @@ import copy
 import io
 import pickle
 from bisect import bisect_left
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -24,42 +29,60 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.nn.utils import parametrize
+from torch.nn.utils import parametrize, prune
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from psnb._src.models.references import functions_of, leads_to, used_global
-from psnb._src.models.torch.computed_weights import reduced
 from psnb._src.models.torch.tables import TableWeight
 from psnb._src.protocol.left_behind import leave_behind
 from psnb.errors import ConfigurationError
+
+
+def reduced(module: nn.Module) -> tuple[Any, ...]:
+    """Return how a module with parametrizations is pickled, as ``__reduce_ex__`` does."""
+    kind = parametrize.type_before_parametrizations(module)
+    names = tuple(module.parametrizations)  # type: ignore[arg-type]
+    state = super(type(module), module).__getstate__()
+    return _made, (kind, names), state
+
+
+def computed_before_calls(module: nn.Module) -> Iterator[Tensor]:
+    """Yield the weights in attributes that hooks compute before each call."""
+    for each in module.modules():
+        for hook in each._forward_pre_hooks.values():
+            match hook:
+                case WeightNorm() | SpectralNorm():
+                    name = hook.name
+                case prune.BasePruningMethod():
+                    name = hook._tensor_name
+                case _:
+                    continue
+            if isinstance(found := vars(each).get(name), Tensor):
+                yield found
+
+
+def placeholder(value: Tensor) -> Tensor:
+    """Return a tensor of the same form that takes no memory."""
+    with torch.no_grad():
+        return value.new_zeros(()).expand(value.shape)
+
+
+def _made(kind: type[nn.Module], names: Sequence[str]) -> nn.Module:
+    """Return a module without state, whose weights of these names are computed."""
+    made = kind.__new__(kind)
+    parametrize._inject_new_class(made)
+    for name in names:
+        parametrize._inject_property(made, name)
+    type(made).__reduce_ex__ = lambda self, protocol: reduced(self)  # type: ignore[method-assign, arg-type]
+    return made
+
 
 Span = tuple[int, int]
 """Where in memory something begins and ends."""
 
 Hooks = tuple[Any, Any]
 """The hooks of a gradient, and the hooks after its accumulation, as torch keeps them."""
-
-
-@dataclass(frozen=True)
-class View:
-    """A tensor that shows the memory of a parameter: ``parameter.data``, or a part of it.
-
-    Attributes
-    ----------
-    tensor : torch.Tensor
-        The tensor.
-    of : str
-        The parameter's name.
-    size, stride : tuple of int
-        How it shows it.
-    offset : int
-        How many elements after the parameter's first one.
-    """
-
-    tensor: Tensor
-    of: str
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
 
 
 @dataclass(frozen=True)
@@ -72,13 +95,10 @@ class ModuleGraph:
         The module.
     hooks : dict
         By parameter's name its hooks. Handles that the module holds remove them from these.
-    views : list of View
-        The tensors that show the memory of parameters.
     """
 
     module: nn.Module
     hooks: dict[str, Hooks]
-    views: list[View]
 
     @classmethod
     def of(
@@ -106,9 +126,8 @@ class ModuleGraph:
             for name, each in module.named_parameters()
             if (each.requires_grad or id(each) in later) and any(hooks_of(each))
         }
-        copier = _Copier(_Known(module, later), instead)
-        copied: ModuleGraph = copier.copied(cls(module, hooks, []))
-        return replace(copied, views=copier.views)
+        copied: ModuleGraph = _Copier(_Known(module, later), instead).copied(cls(module, hooks))
+        return copied
 
     def copied(self, device: torch.device) -> ModuleGraph:
         """Return a copy on a device."""
@@ -118,12 +137,6 @@ class ModuleGraph:
         with without_tables(copied.module):
             copied.module.to(device)  # which may have a `to` of its own
         return copied
-
-    def weights(self) -> Iterator[tuple[str, TableWeight]]:
-        """Yield the weights of tables, with their names."""
-        for name, each in self.module.named_parameters():
-            if isinstance(each, TableWeight):
-                yield name, each
 
 
 def hooks_of(parameter: Tensor) -> Hooks:
@@ -312,12 +325,13 @@ class _Copier(_Pickler):
         self._memo: dict[int, Any] = {}
         self._places: dict[int, int] = {}
         self._kept: list[tuple[Any, Any]] = []  # with what it is of, whose id so stays its own
-        self.views: list[View] = []
 
     def copied(self, value: Any) -> Any:
         self.dump(value)
         self.buffer.seek(0)
-        return _Unpickler(self.buffer, [copied for _, copied in self._kept]).load()
+        unpickler = pickle.Unpickler(self.buffer)
+        unpickler.persistent_load = [each for _, each in self._kept].__getitem__  # type: ignore[method-assign]
+        return unpickler.load()
 
     def persistent_id(self, obj: Any) -> Any:
         if (place := self._places.get(id(obj))) is not None:
@@ -329,14 +343,22 @@ class _Copier(_Pickler):
         if isinstance(obj, type | ModuleType | CodeType):
             return self._keep(obj, obj)
         if isinstance(obj, FunctionType):
-            if self._leads(obj):
+            try:
+                if leads_to(obj, self.known.touched, (Tensor,)) is not None:
+                    return None
+            except Exception:  # what cannot be pickled may lead to one
                 return None
             _check_globals(obj, self.known)
             return self._keep(obj, obj)
         if isinstance(obj, np.ndarray) and (shown := self.known.shown(obj)) is not None:
             raise self._hidden("an array", shown)
         if isinstance(obj, torch.optim.Optimizer):
-            _check_optimizer(obj, self.known)
+            for each in (each for group in obj.param_groups for each in group["params"]):
+                if (what := self.known.of(each)) is not None:
+                    raise ConfigurationError(
+                        f"a torch.optim.{type(obj).__name__} of {what}. What optimizers do is done "
+                        "by servers: give psnb.torch.distribute sparse= and dense="
+                    )
         return None
 
     def _keep(self, obj: Any, copied: Any) -> int:
@@ -346,7 +368,7 @@ class _Copier(_Pickler):
 
     def _tensor(self, tensor: Tensor) -> Tensor:
         if (shown := self.known.shown(tensor)) is not None:
-            return self._view(tensor, shown)
+            raise self._hidden("a tensor", shown)
         if not tensor.is_leaf:
             raise ConfigurationError(
                 "a tensor that was computed of parameters, and would stay as it is while they "
@@ -356,25 +378,6 @@ class _Copier(_Pickler):
         vars(made).update(copy.deepcopy(vars(tensor), self._memo))  # torch leaves them out
         return made
 
-    def _view(self, tensor: Tensor, parameter: Tensor) -> Tensor:
-        span, whole = span_of(tensor), span_of(parameter)
-        assert span is not None
-        assert whole is not None
-        good = tensor.is_leaf and tensor.dtype == parameter.dtype and parameter.is_contiguous()
-        if not good or id(parameter) in self._instead or span[0] < whole[0] or span[1] > whole[1]:
-            raise self._hidden("a tensor", parameter)
-        made = torch.empty(0, dtype=tensor.dtype, requires_grad=tensor.requires_grad)
-        offset = (span[0] - whole[0]) // tensor.element_size()
-        name = self.known.names[id(parameter)]
-        self.views.append(View(made, name, tuple(tensor.shape), tensor.stride(), offset))
-        return made
-
-    def _leads(self, function: FunctionType) -> bool:
-        try:
-            return leads_to(function, self.known.touched, (Tensor,)) is not None
-        except Exception:  # what cannot be pickled may lead to one
-            return True
-
     def _hidden(self, what: str, parameter: Tensor) -> ConfigurationError:
         return ConfigurationError(
             f"{what} that shows the memory of parameter {self.known.names[id(parameter)]!r}, whose "
@@ -383,30 +386,12 @@ class _Copier(_Pickler):
         )
 
 
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: io.BytesIO, kept: list[Any]) -> None:
-        super().__init__(data)
-        self._kept = kept
-
-    def persistent_load(self, pid: Any) -> Any:
-        return self._kept[pid]
-
-
 def _check_globals(function: FunctionType, known: _Known) -> None:
     if (used := used_global(function, known.of)) is not None:
         raise ConfigurationError(
             f"{function.__qualname__}, a function that uses global {used[0]!r}, which is "
             f"{used[1]}: it would stay as it is now. Refer to it by an attribute of a module"
         )
-
-
-def _check_optimizer(optimizer: torch.optim.Optimizer, known: _Known) -> None:
-    for each in (each for group in optimizer.param_groups for each in group["params"]):
-        if (what := known.of(each)) is not None:
-            raise ConfigurationError(
-                f"a torch.optim.{type(optimizer).__name__} of {what}. What optimizers do is done "
-                "by servers: give psnb.torch.distribute sparse= and dense="
-            )
 
 
 def _on(tensor: Tensor, device: torch.device) -> Tensor:

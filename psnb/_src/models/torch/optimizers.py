@@ -1,14 +1,23 @@
-"""PyTorch's optimizers as psnb's, which the servers apply."""
+"""PyTorch's optimizers as psnb's, which the servers apply, and what is set in them later.
+
+Only in the notebook. A scheduler sets rates in optimizers, and so may the user; servers apply their
+own. So whenever a closure is scheduled, changed settings are set on the servers.
+"""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from psnb._src.client.handles import Handle
 from psnb._src.models.flat_variables import OptimizerChoice, optimizer_for
+from psnb._src.models.placing import ModelValues, WantedModel
+from psnb._src.models.torch.replica import frozen_in
 from psnb._src.models.torch.split import SplitModule
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.optimizers import SGD, Adagrad, Adam, Momentum, RMSProp
@@ -39,8 +48,8 @@ class TakenOver(NamedTuple):
 
     Attributes
     ----------
-    parts : SplitModule
-        Frozen parameters that one of torch's has may learn later.
+    wanted : WantedModel
+        What the module needs: frozen parameters that one of torch's has may learn later.
     sparse, dense : Optimizer, callable or None
         The optimizers of tables and of other parameters.
     apart : callable
@@ -51,7 +60,7 @@ class TakenOver(NamedTuple):
         For each parameter which optimizer and which of its groups has it.
     """
 
-    parts: SplitModule
+    wanted: WantedModel
     sparse: OptimizerChoice | None
     dense: OptimizerChoice | None
     apart: Callable[[str], object]
@@ -86,7 +95,7 @@ def take_over(
         module's, or a parameter has no optimizer or two.
     """
     if given is None:
-        return TakenOver(parts, sparse, dense, lambda name: None, [], {})
+        return TakenOver(parts.wanted, sparse, dense, lambda name: None, [], {})
     taken: dict[int, _Taken] = {}
     names = {id(p): n for n, p in reversed([*module.named_parameters(remove_duplicate=False)])}
     several = list(_checked(given))
@@ -106,13 +115,18 @@ def take_over(
                         f"{DOOR}: {name!r} is in two optimizers; on servers a parameter has one"
                     )
                 taken[id(parameter)] = made
+    of = {
+        name: taken.get(id(each)) for name, each in module.named_parameters(remove_duplicate=False)
+    }
     # One that was frozen when it was placed may learn later, if torch's step would move it then.
-    own = {name: taken.get(id(module.get_parameter(name))) for name in parts.frozen}
+    own = {name: of[name] for name in parts.frozen}
     frozen = {n for n, each in own.items() if each is not None and each.kind != "SparseAdam"}
-    parts = parts.with_optimizers(frozen)
-    tables = {form.name: form.weight for form in parts.tables}
-    of_tables = {n: None if w is None else taken.get(id(w)) for n, w in tables.items()}
-    of_others = {name: taken.get(id(module.get_parameter(name))) for name in parts.parameters}
+    wanted = parts.wanted
+    learning = {**wanted.parameters, **{name: wanted.state[name] for name in frozen}}
+    state = {name: value for name, value in wanted.state.items() if name not in frozen}
+    wanted = replace(wanted, parameters=learning, state=state)
+    of_tables = {name: of.get(name) for name in wanted.tables}
+    of_others = {name: of[name] for name in learning}
     for name, found in of_others.items():
         if found is not None and found.kind == "SparseAdam":
             raise ConfigurationError(
@@ -127,7 +141,7 @@ def take_over(
         return given_to[name].number if name in given_to else None, name in frozen
 
     return TakenOver(
-        parts,
+        wanted,
         _choice(of_tables, sparse, "sparse"),
         _choice(of_others, dense, "dense"),
         apart,
@@ -289,3 +303,113 @@ def _fresh(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> dict[s
             "those of a group begin with one number: initial_accumulator_value="
         )
     return {"initial_accumulator_value": starts.pop()} if starts else {}
+
+
+class Followed:
+    """Follows what the notebook sets in a module and in optimizers of torch; keeps none alive.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The module that was distributed.
+    optimizers : sequence of torch.optim.Optimizer
+        Its optimizers.
+    places : mapping of str to (int, int)
+        For each parameter which optimizer and which of its groups has it.
+    values : ModelValues
+        Where the parameters are on the servers.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        places: Mapping[str, tuple[int, int]],
+        values: ModelValues,
+    ) -> None:
+        self._module, self._frozen = weakref.ref(module), frozen_in(module)
+        self._optimizers = [weakref.ref(each) for each in optimizers]
+        self._handles: dict[Handle, set[tuple[int, int]]] = {}
+        self._seen = self._settings()
+        flat = values.parameters
+        for name, place in places.items():
+            handle: Handle | None = values.tables.get(name)
+            handle = handle or flat.variables[flat.places[name].variable]
+            self._handles.setdefault(handle, set()).add(place)
+
+    def frozen(self, before: frozenset[str]) -> frozenset[str] | None:
+        """Return what does not learn, given what did not; None if nothing was set."""
+        module = self._module()
+        if module is None or (now := frozen_in(module)) == self._frozen:
+            return None
+        thawed, self._frozen = self._frozen - now, now
+        return (before - thawed) | now
+
+    def settle(self) -> None:
+        """Set on servers what has been set in the optimizers since the last call.
+
+        Raises
+        ------
+        ConfigurationError
+            If servers cannot have it so: groups whose parameters lie in one variable have become
+            different, an optimizer has taken steps of its own, or what is set needs other state.
+        """
+        now = self._settings()
+        changed = {place for place, each in now.items() if each != self._seen.get(place)}
+        if not changed:
+            return
+        if changed - self._seen.keys():
+            raise ConfigurationError(
+                f"{DOOR}: a group was added to an optimizer after the module was distributed, "
+                "which servers know nothing of. Give the optimizer all parameters that learn now "
+                "or later before, and freeze those that learn later: requires_grad_(False)"
+            )
+        made = {place: self._made(place) for place in now}
+        before = {place: self._made(place, self._seen[place]) for place in now}
+        news: list[tuple[Handle, str, Any]] = []
+        for handle, places in self._handles.items():
+            if changed.isdisjoint(places):
+                continue
+            wanted = {made[place] for place in places if place in made}
+            if len(wanted) != 1:
+                raise ConfigurationError(
+                    f"{DOOR}: groups {sorted(group for _, group in places)} of one optimizer had "
+                    f"the same settings, so their parameters lie in one variable, {handle.name!r}; "
+                    "now they have different ones. Give those groups an optimizer each, or set "
+                    "all of them alike"
+                )
+            (new,), old = wanted, before[next(iter(places & made.keys()))]
+            if type(new) is not type(old) or new.slots != old.slots:
+                raise ConfigurationError(
+                    f"{DOOR}: what was set in an optimizer after the module was distributed needs "
+                    f"other state: {new!r} where servers have {old!r}. Distribute the module with "
+                    "it, under another name="
+                )
+            own = [(each.name, getattr(new, each.name)) for each in fields(new)]
+            news += [(handle, name, value) for name, value in own if value != getattr(old, name)]
+        for handle, name, value in news:
+            setattr(handle.optimizer, name, value)
+        self._seen = now
+
+    def _settings(self) -> dict[tuple[int, int], dict[str, Any]]:
+        """Return the hyperparameters of each group of the optimizers that still exist."""
+        return {
+            (number, index): {
+                key: value.item() if isinstance(value, Tensor) else value
+                for key, value in group.items()
+                if key not in _NO_SETTINGS
+            }
+            for number, reference in enumerate(self._optimizers)
+            if (optimizer := reference()) is not None
+            for index, group in enumerate(optimizer.param_groups)
+        }
+
+    def _made(self, place: tuple[int, int], settings: Mapping[str, Any] | None = None) -> Optimizer:
+        number, index = place
+        optimizer = self._optimizers[number]()
+        assert optimizer is not None
+        group = optimizer.param_groups[index]
+        return translated(optimizer, {**group, **(settings or {})})
+
+
+_NO_SETTINGS = ("params", "param_names", "initial_lr")

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.handles import shards_of
-from psnb._src.models.export.manifest import DenseSources
+from psnb._src.models.export.manifest import DenseSources, fits
 from psnb._src.models.placing import ModelValues
 from psnb._src.models.table_rows import read_rows
 from psnb._src.models.torch.buffers import as_kept, from_kept
 from psnb._src.models.torch.module_graph import ModuleGraph
 from psnb._src.models.torch.tables import IDS, ROWS
 from psnb._src.models.torch.tensors import array_of, tensor_of
-from psnb.errors import ConfigurationError, InvalidArrayError
+from psnb.errors import InvalidArrayError
 
 _SHOWN = 4
 
@@ -61,19 +61,15 @@ def check_keys(
 
 def checked_array(key: str, value: Any, shape: tuple[int | None, ...]) -> np.ndarray:
     """Return a value of a state as an array of this shape, in which None is any length."""
-    plain = _checked(key, value, shape, takes_complex=False)
+    plain = _checked(key, value, shape)
     # A dtype that numpy lacks (bfloat16) fits into float32.
     wide = plain.is_floating_point() and plain.element_size() < 4
     return (plain.float() if wide else plain).numpy()
 
 
-def checked_buffer(key: str, value: Any, like: Tensor) -> Tensor:
-    """Return a value of a state with the shape and the dtype of a buffer."""
-    shape = tuple(like.shape)
-    return _checked(key, value, shape, takes_complex=like.is_complex()).to(like.dtype)
-
-
-def _checked(key: str, value: Any, shape: tuple[int | None, ...], *, takes_complex: bool) -> Tensor:
+def _checked(
+    key: str, value: Any, shape: tuple[int | None, ...], *, takes_complex: bool = False
+) -> Tensor:
     if not isinstance(value, Tensor):
         raise InvalidArrayError(
             f"{key!r} of the state is of type {type(value).__name__}: values of a state are tensors"
@@ -83,9 +79,7 @@ def _checked(key: str, value: Any, shape: tuple[int | None, ...], *, takes_compl
             f"{key!r} of the state is of {value.dtype}, and the model's is of no complex numbers"
         )
     sizes = tuple(value.shape)
-    if len(sizes) != len(shape) or any(
-        wanted not in (None, size) for size, wanted in zip(sizes, shape, strict=True)
-    ):
+    if not fits(sizes, shape):
         expected = str(shape).replace("None", "n")
         raise InvalidArrayError(
             f"{key!r} was made with shape {expected}, and the state has {sizes}: a model whose "
@@ -98,12 +92,11 @@ def checked_rows(
     ids: tuple[str, Any] | None, rows: tuple[str, Any] | None, dim: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return ids and rows of a table of any id; each is given with its key."""
+    key, _ = ids or rows or ("", None)
     if ids is None or rows is None:
-        key, _ = ids or rows or ("", None)
         raise InvalidArrayError(
             f"the state has {key!r} alone: ids and rows of a table belong together"
         )
-    key, _ = ids
     numbers = checked_array(*ids, (None,))
     if numbers.dtype.kind not in "iu":
         raise InvalidArrayError(f"{key!r} of the state is of {numbers.dtype}: ids are integers")
@@ -208,7 +201,9 @@ class PlacedModule:
         for name in self.values.state.places:
             if name in given:
                 like = tensor_at(self.template, name)
-                arrays[name] = array_of(as_kept(checked_buffer(*given[name], like)))
+                shape, takes_complex = tuple(like.shape), like.is_complex()
+                value = _checked(*given[name], shape, takes_complex=takes_complex).to(like.dtype)
+                arrays[name] = array_of(as_kept(value))
         rows = {}
         for name, table in self.values.tables.items():
             if table.rows is None:
@@ -216,27 +211,9 @@ class PlacedModule:
                 if ids or own:
                     rows[name] = checked_rows(ids, own, table.dim)
             elif name in given:
-                shape = table.rows, table.dim
-                rows[name] = np.arange(table.rows), checked_array(*given[name], shape)
+                values = checked_array(*given[name], (table.rows, table.dim))
+                rows[name] = np.arange(table.rows), values
         return arrays, rows
-
-    def copied(self) -> tuple[ModuleGraph, torch.device]:
-        """Return a copy of the module on its device, and the device.
-
-        Raises
-        ------
-        ConfigurationError
-            If this process does not have the device.
-        """
-        device = torch.device(self.device)
-        try:
-            return self.graph.copied(device), device
-        except (AssertionError, RuntimeError) as error:
-            raise ConfigurationError(
-                f"this process cannot compute on device {self.device!r}: {error}. Each worker "
-                "that trains needs the device and a PyTorch made for it; without, leave device= "
-                "out"
-            ) from error
 
 
 def _read_table(name: str, table: Embedding) -> dict[str, Tensor]:

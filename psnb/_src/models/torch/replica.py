@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,12 +19,11 @@ from torch import Tensor, nn
 from psnb._src.client.handles import Handle
 from psnb._src.client.variable import Variable
 from psnb._src.models.batch_rows import Pushed
-from psnb._src.models.torch.buffers import from_kept, moved
+from psnb._src.models.torch.buffers import MovingAverages, from_kept, moved
 from psnb._src.models.torch.model_pass import ModelPass
 from psnb._src.models.torch.module_graph import keep_here
-from psnb._src.models.torch.moving_averages import MovingAverages
 from psnb._src.models.torch.placed import PlacedModule, tensor_at
-from psnb._src.models.torch.tables import HashedEmbedding, TableOwner, TableWeight
+from psnb._src.models.torch.tables import HashedEmbedding, TableWeight
 from psnb._src.models.torch.tensors import from_device
 from psnb._src.models.torch.worker_state import WorkerState
 from psnb._src.worker.context import current_context
@@ -74,8 +74,9 @@ class Replica:
         What calls of the module leave behind.
     closure : object
         The closure that it was used in the last time; None outside of closures.
-    owner : TableOwner
-        Of the passes that its tables look up with.
+    owner : types.SimpleNamespace
+        Of the passes that its tables look up with. ``frozen`` are the tables of any id that do not
+        learn: no parameter of the module can say so.
 
     Raises
     ------
@@ -86,7 +87,15 @@ class Replica:
     # Made where it is first needed, which may be under torch.inference_mode().
     @torch.inference_mode(mode=False)
     def __init__(self, placed: PlacedModule) -> None:
-        graph, self.device = placed.copied()
+        self.device = torch.device(placed.device)
+        try:
+            graph = placed.graph.copied(self.device)
+        except (AssertionError, RuntimeError) as error:
+            raise ConfigurationError(
+                f"this process cannot compute on device {placed.device!r}: {error}. Each worker "
+                "that trains needs the device and a PyTorch made for it; without, leave device= "
+                "out"
+            ) from error
         self.module = graph.module
         self.current: ModelPass | None = None
         self.state = WorkerState(placed.fixed, placed.values.state.places)
@@ -103,19 +112,16 @@ class Replica:
             kept = self._kept[name].parameter
             # The dicts that handles remove hooks from.
             kept._backward_hooks, kept._post_accumulate_grad_hooks = hooks
-        for view in graph.views:
-            start = parts[view.of].storage_offset() + view.offset
-            view.tensor.data = parts[view.of].as_strided(view.size, view.stride, start)
-        weights = dict(graph.weights())
+        self._named = dict(self.module.named_parameters())
+        weights = {n: each for n, each in self._named.items() if isinstance(each, TableWeight)}
         self._kept_weights = {name: _KeptParameter(self.module, name) for name in weights}
-        self.owner = TableOwner()
+        self.owner = SimpleNamespace(frozen=frozenset())
         hashed = [e for e in self.module.modules() if isinstance(e, HashedEmbedding)]
         self._hashed = frozenset(each.table for each in hashed)
-        for each in (*weights.values(), *hashed):
-            if isinstance(each, TableWeight | HashedEmbedding):
-                each.owner = self.owner
+        looking_up: list[Any] = [*weights.values(), *hashed]
+        for each in looking_up:
+            each.owner = self.owner
         _look_up_uncompiled(self.module)
-        self._named = dict(self.module.named_parameters())
         served = {*self._kept, *weights}
         self._strays = {name: each for name, each in self._named.items() if name not in served}
         self._loaded = self._flat  # what the servers have, of which these are copies

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
@@ -14,13 +14,14 @@ from torch.nn.parameter import is_lazy
 
 from psnb._src.models.placing import WantedModel, WantedTable, local_value
 from psnb._src.models.torch.buffers import as_kept, check_buffer, is_integer
-from psnb._src.models.torch.computed_weights import computed_before_calls, placeholder
 from psnb._src.models.torch.module_graph import (
     ModuleGraph,
     check_module,
     check_part,
     check_references,
+    computed_before_calls,
     hooks_of,
+    placeholder,
 )
 from psnb._src.models.torch.tables import IDS, ROWS, HashedEmbedding, TableWeight
 from psnb._src.models.torch.tensors import array_of
@@ -31,43 +32,6 @@ _LEARNING_DTYPES = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
-class TableForm:
-    """A table that a module needs.
-
-    Attributes
-    ----------
-    name : str
-        The parameter's, in the module.
-    weight : torch.Tensor or None
-        The initial rows; None for any id.
-    hashed : HashedEmbedding or None
-        The module of a table of any id.
-    """
-
-    name: str
-    weight: Tensor | None
-    hashed: HashedEmbedding | None = None
-
-    def wanted(self) -> WantedTable:
-        """Return what the table must be to be adopted, and what it begins with otherwise."""
-        if (weight := self.weight) is not None:
-            count, dim = weight.shape
-            dtype = array_of(weight[:0]).dtype
-            return WantedTable(
-                dim, count, dtype, begins=lambda: (np.arange(count), array_of(weight))
-            )
-        hashed = self.hashed
-        assert hashed is not None
-        return WantedTable(
-            hashed.dim,
-            None,
-            np.dtype(np.float32),
-            hashed.initializer,
-            lambda: (array_of(hashed.ids), array_of(hashed.rows)),
-        )
-
-
-@dataclass(frozen=True)
 class SplitModule:
     """The parts of a module.
 
@@ -75,11 +39,9 @@ class SplitModule:
     ----------
     graph : ModuleGraph
         The module without values that are on servers; the weights of tables only stand for them.
-    tables : list of TableForm
-        What becomes tables.
-    parameters, buffers : dict
-        The initial values of parts of variables, by name, buffers as `as_kept`. Frozen parameters
-        are among the buffers: forward may move them (momentum encoders, target networks).
+    wanted : WantedModel
+        What it needs on the servers, buffers as `as_kept`. Frozen parameters are among these:
+        forward may move them (momentum encoders, target networks).
     frozen : tuple of str
         Which of the buffers are parameters that could learn.
     fixed : tuple of str
@@ -92,28 +54,11 @@ class SplitModule:
     """
 
     graph: ModuleGraph
-    tables: list[TableForm]
-    parameters: dict[str, np.ndarray]
-    buffers: dict[str, np.ndarray]
+    wanted: WantedModel
     frozen: tuple[str, ...]
     fixed: tuple[str, ...]
     names: dict[str, str]
     local: tuple[str, ...]
-
-    def with_optimizers(self, names: Collection[str]) -> SplitModule:
-        """Return the parts where these frozen parameters may learn later."""
-        learning = {**self.parameters, **{name: self.buffers[name] for name in names}}
-        buffers = {name: value for name, value in self.buffers.items() if name not in names}
-        return replace(self, parameters=learning, buffers=buffers)
-
-    def wanted(self) -> WantedModel:
-        """Return what the module needs on the servers, to be placed or adopted."""
-        return WantedModel(
-            self.parameters,
-            self.buffers,
-            {form.name: form.wanted() for form in self.tables},
-            local_values(self.graph.module, self.local),
-        )
 
 
 def local_values(module: nn.Module, keys: Collection[str]) -> dict[str, str]:
@@ -157,12 +102,13 @@ def split(module: nn.Module, trained: Collection[int] = ()) -> SplitModule:
         if id(value) in trained and id(value) not in looked_up and value.dtype in _LEARNING_DTYPES
     }
     check_module(module, later)
-    tables = list(_tables(module))
-    weights = {id(form.weight): form.name for form in tables if form.weight is not None}
+    tables = dict(_tables(module))
+    hashed = {name: each for name, each in tables.items() if isinstance(each, HashedEmbedding)}
+    of_rows = {name: each for name, each in tables.items() if isinstance(each, Tensor)}
+    weights = {id(each): name for name, each in of_rows.items()}
     # If one tensor has several names, the first one counts.
     names: dict[str, str] = {}
     first: dict[int, str] = dict(weights)
-    hashed = {form.name: form.hashed for form in tables if form.hashed is not None}
     for table, each in hashed.items():
         first |= {id(b): f"{table}.{n}" for n, b in each.named_buffers()}
     for key, value in module.state_dict(keep_vars=True).items():
@@ -187,11 +133,7 @@ def split(module: nn.Module, trained: Collection[int] = ()) -> SplitModule:
     buffers |= {name: value for name, value in frozen.items() if name not in fixed}
     for name, value in buffers.items():
         check_buffer(name, value)
-    instead: dict[int, Any] = {
-        id(form.weight): TableWeight(form.name, form.weight)
-        for form in tables
-        if form.weight is not None
-    }
+    instead: dict[int, Any] = {id(e): TableWeight(name, e) for name, e in of_rows.items()}
     instead |= {number: buffer[:0].clone() for number, buffer in own.items()}
     instead |= {id(weight): placeholder(weight) for weight in computed_before_calls(module)}
     try:
@@ -221,19 +163,29 @@ def split(module: nn.Module, trained: Collection[int] = ()) -> SplitModule:
             )
     served = {*weights.values(), *parameters, *buffers}
     served |= {f"{table}.{part}" for table in hashed for part in (IDS, ROWS)}
-    return SplitModule(
-        graph,
-        tables,
+    local = tuple(key for key, name in names.items() if name not in served)
+    wanted = WantedModel(
         {name: array_of(value) for name, value in parameters.items()},
         {name: array_of(as_kept(value.detach())) for name, value in buffers.items()},
-        tuple(n for n, v in frozen.items() if n in buffers and v.dtype in _LEARNING_DTYPES),
-        fixed,
-        names,
-        tuple(key for key, name in names.items() if name not in served),
+        {name: _wanted_table(each) for name, each in tables.items()},
+        local_values(graph.module, local),
     )
+    learning = (n for n, v in frozen.items() if n in buffers and v.dtype in _LEARNING_DTYPES)
+    return SplitModule(graph, wanted, tuple(learning), fixed, names, local)
 
 
-def _tables(module: nn.Module) -> Iterator[TableForm]:
+def _wanted_table(of: Tensor | HashedEmbedding) -> WantedTable:
+    """Return what a table must be to be adopted, and what it begins with otherwise."""
+    if isinstance(of, HashedEmbedding):
+        form = of.dim, None, np.dtype(np.float32), of.initializer
+        return WantedTable(*form, lambda: (array_of(of.ids), array_of(of.rows)))
+    count, dim = of.shape
+    dtype = array_of(of[:0]).dtype
+    return WantedTable(dim, count, dtype, begins=lambda: (np.arange(count), array_of(of)))
+
+
+def _tables(module: nn.Module) -> Iterator[tuple[str, Tensor | HashedEmbedding]]:
+    """Yield the weights and modules that become tables, by the name of parameter or module."""
     users: dict[int, list[tuple[nn.Module, str]]] = {}
     for path, each in module.named_modules():
         for name, parameter in each.named_parameters(recurse=False):
@@ -241,7 +193,7 @@ def _tables(module: nn.Module) -> Iterator[TableForm]:
             users.setdefault(id(parameter), []).append((each, full))
     for path, each in module.named_modules():
         if isinstance(each, HashedEmbedding):
-            yield TableForm(path or "embedding", None, each)
+            yield path or "embedding", each
         elif _is_lookup(each):
             _check_embedding(path, each)
             weight = each.weight
@@ -255,7 +207,7 @@ def _tables(module: nn.Module) -> Iterator[TableForm]:
                 and using[0][0] is each
                 and all(_is_lookup(m) for m, _ in using)
             ):
-                yield TableForm(using[0][1], weight)
+                yield using[0][1], weight
 
 
 def _is_lookup(module: nn.Module) -> bool:

@@ -18,20 +18,6 @@ from psnb._src.models.torch.model_pass import ModelPass, current_pass
 from psnb._src.server.tables.initializers import Initializer
 from psnb.errors import ConfigurationError
 
-
-class TableOwner:
-    """The owner of tables: one thread's module.
-
-    Attributes
-    ----------
-    frozen : frozenset of str
-        Tables of any id that do not learn: no parameter of the module can say so.
-    """
-
-    def __init__(self) -> None:
-        self.frozen: frozenset[str] = frozenset()
-
-
 _FIELDS = (
     *("shape", "dtype", "device", "layout", "requires_grad", "ndim", "is_leaf", "grad_fn", "names"),
     *("output_nr", "_version", "name", "itemsize", "nbytes", "is_cuda", "is_cpu", "is_meta"),
@@ -241,7 +227,7 @@ class HashedEmbedding(nn.Module):
     ids: Tensor
     rows: Tensor
     table: str
-    owner: object
+    owner: Any
 
     def __init__(self, dim: int, initializer: Initializer | float | None = None) -> None:
         super().__init__()
@@ -259,7 +245,6 @@ class HashedEmbedding(nn.Module):
         """Return the rows of ids of any shape; zeros for those without one."""
         if self.table:
             weight, position = current_pass(self.owner, self.table).look_up(self.table, ids)
-            assert isinstance(self.owner, TableOwner)
             rows = weight.detach() if self.table in self.owner.frozen else weight
             return functional.embedding(position, rows)
         if not len(self.ids):

@@ -81,16 +81,31 @@ def as_torch(element: Any) -> Any:
             return as_torch(np.asarray(element))
         case Ragged():
             return TensorBags(tensor_of(element.values), tensor_of(element.offsets[:-1]))
-        case Mapping():
-            return _Features((name, as_torch(each)) for name, each in element.items())
-        case tuple() if hasattr(element, "_fields"):
-            return type(element)(*map(as_torch, element))
-        case tuple() | list():
-            return type(element)(map(as_torch, element))
-    if dataclasses.is_dataclass(element) and not isinstance(element, type):
-        fields = {each.name: getattr(element, each.name) for each in dataclasses.fields(element)}
-        return dataclasses.replace(element, **{name: as_torch(v) for name, v in fields.items()})
-    return element
+    if (parts := parts_of(element)) is None:
+        return element
+    return rebuilt(element, {name: as_torch(each) for name, each in parts.items()})
+
+
+def parts_of(value: Any) -> dict[Any, Any] | None:
+    """Return what a structure consists of, by name or number; None if it is none."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple | list):
+        return dict(zip(getattr(value, "_fields", range(len(value))), value, strict=True))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    return None
+
+
+def rebuilt(value: Any, parts: dict[Any, Any]) -> Any:
+    """Return the same structure of other parts; of a mapping, a dict that says what it has."""
+    if isinstance(value, Mapping):
+        return _Features(parts)
+    if hasattr(value, "_fields"):
+        return type(value)(*parts.values())
+    if isinstance(value, tuple | list):
+        return type(value)(parts.values())
+    return dataclasses.replace(value, **parts)
 
 
 def tensor_of(array: np.ndarray) -> Tensor:

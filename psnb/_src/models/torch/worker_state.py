@@ -127,17 +127,16 @@ def _all(values: Iterable[Any], depth: int, own: Container[int]) -> Iterator[tup
 def _reads(module: nn.Module, attributes: set[Attribute]) -> Iterator[set[Attribute]]:
     """Yield the set of those attributes that were read before they were written."""
     read: set[Attribute] = set()
-    kinds = {}
-    for path in {path for path, _ in attributes}:
-        each = module.get_submodule(path)
-        kinds[path] = each, type(each)
+    kinds = {path: type(module.get_submodule(path)) for path, _ in attributes}
+    for path, kind in kinds.items():
         names = {name for other, name in attributes if other == path}
-        each.__class__ = _noticing(type(each), path, names, read)
+        module.get_submodule(path).__class__ = _noticing(kind, path, names, read)
+    before = {path: module.get_submodule(path) for path in kinds}
     try:
         yield read
     finally:
-        for each, kind in kinds.values():
-            each.__class__ = kind
+        for path, kind in kinds.items():
+            before[path].__class__ = kind
 
 
 def _noticing(
