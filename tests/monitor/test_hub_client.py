@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from distributed import Security
 
-from psnb._src.monitor.links import hub_client
-from psnb._src.monitor.links.hub_client import HubClient, JupyterServer
+from psnb._src.monitor.links import hub_link
+from psnb._src.monitor.links.hub_link import HubClient, JupyterServer
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -115,7 +115,7 @@ def test_a_certificate_of_this_machine_may_be_self_signed(tmp_path: Path) -> Non
 
 
 def test_certificates_of_other_machines_are_checked() -> None:
-    context = hub_client._verification("example.org")
+    context = hub_link._verification("example.org")
     assert isinstance(context, ssl.SSLContext)
     assert context.check_hostname
     assert context.verify_mode is ssl.CERT_REQUIRED

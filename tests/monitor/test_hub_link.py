@@ -23,8 +23,8 @@ from typing import Any
 import pytest
 
 from psnb._src.jupyter_compat import SECRET
-from psnb._src.monitor.links.hub_client import HubClient, JupyterServer, find_server, found
-from psnb._src.monitor.links.hub_link import HubLink
+from psnb._src.monitor.links.hub_link import HubClient, HubLink, JupyterServer, find_server
+from psnb._src.monitor.statistics import Statistics
 from tests.conftest import DEADLINE, wait_until
 from tests.monitor.hub.jupyter import Jupyter, jupyter
 from tests.monitor.viewed import FakeViewed, reporting
@@ -109,8 +109,7 @@ def test_a_hub_that_forgot_a_coordinator_gets_everything_again(server: Jupyter) 
 
 _PROCESS = """
 import sys
-from psnb._src.monitor.links.hub_client import find_server
-from psnb._src.monitor.links.hub_link import HubLink
+from psnb._src.monitor.links.hub_link import HubLink, find_server
 from tests.monitor.viewed import FakeViewed
 viewed = FakeViewed()
 viewed.id = "process"
@@ -190,12 +189,17 @@ def _posted(there: JupyterServer) -> bool:
 
 
 def test_the_token_of_the_hub_of_jupyterhub_is_used_where_a_server_has_none(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     info = {"url": "http://localhost:1/user/x/", "base_url": "/user/x/", "sock": "", "token": ""}
     monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "abc")
-    assert found(info).token == "abc"
-    assert found({**info, "token": "own"}).token == "own"
+    monkeypatch.setenv("JPY_PARENT_PID", "1")
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
+    for own, token in (("", "abc"), ("own", "own")):
+        (tmp_path / "jpserver-1.json").write_text(json.dumps({**info, "token": own}))
+        there = find_server()
+        assert there is not None
+        assert there.token == token
 
 
 class _Server(BaseHTTPRequestHandler):
@@ -273,6 +277,26 @@ def test_one_that_is_idle_gives_signs_of_life_and_tells_everything_when_one_is_l
         assert next_post()["updates"] == []  # the first heartbeat is the one that is lost
         assert next_updates() == [True]
         assert next_post()["updates"] == []
+
+
+def test_one_that_takes_long_to_be_looked_at_gives_signs_of_life_meanwhile() -> None:
+    viewed, asked, free = FakeViewed(), threading.Event(), threading.Event()
+    look = viewed.statistics
+
+    def slow() -> Statistics:
+        asked.set()
+        free.wait(DEADLINE)
+        return look()
+
+    with _linked(lambda batch: 200, viewed) as next_post:
+        assert next_post()["updates"][0]["full"]
+        viewed.statistics = slow  # type: ignore[method-assign]
+        try:
+            assert asked.wait(DEADLINE)
+            posts = [next_post()["updates"] for _ in range(4)]
+            assert posts[-3:] == [[], [], []]  # one that was made before may come first
+        finally:
+            free.set()
 
 
 def test_what_the_hub_refuses_is_reported_once_left_out_and_not_repeated(

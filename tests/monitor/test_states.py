@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from psnb._src.coordinator.workers.states import ConnectionState
 from psnb._src.monitor.states import (
     WORKER_TONES,
-    Situation,
     coordinator_state,
     coordinator_tone,
     meaning,
@@ -19,25 +20,25 @@ BUSY = {"queued": 242, "in_flight": 2}
 @pytest.mark.parametrize(
     ("state", "tone", "situation"),
     [
-        ("idle", "good", Situation()),
-        ("idle", "good", Situation(workers=0)),
-        ("running", "busy", Situation(**BUSY)),
-        ("running", "busy", Situation(in_flight=1)),
-        ("running", "busy", Situation(in_flight=1, workers=0)),
-        ("no workers", "bad", Situation(queued=242, workers=0)),
-        ("paused", "waiting", Situation(paused=True)),
-        ("paused", "waiting", Situation(paused=True, queued=3, workers=0)),
-        ("draining", "waiting", Situation(paused=True, **BUSY)),
-        ("parameters lost", "bad", Situation(parameters_lost=True)),
-        ("parameters lost", "bad", Situation(parameters_lost=True, paused=True, **BUSY)),
-        ("failing", "bad", Situation(failing=True, parameters_lost=True, **BUSY)),
-        ("closed", "quiet", Situation(closed=True, failing=True, parameters_lost=True, **BUSY)),
+        ("idle", "good", {}),
+        ("idle", "good", {"workers": 0}),
+        ("running", "busy", {**BUSY}),
+        ("running", "busy", {"in_flight": 1}),
+        ("running", "busy", {"in_flight": 1, "workers": 0}),
+        ("no workers", "bad", {"queued": 242, "workers": 0}),
+        ("paused", "waiting", {"paused": True}),
+        ("paused", "waiting", {"paused": True, "queued": 3, "workers": 0}),
+        ("draining", "waiting", {"paused": True, **BUSY}),
+        ("parameters lost", "bad", {"parameters_lost": True}),
+        ("parameters lost", "bad", {"parameters_lost": True, "paused": True, **BUSY}),
+        ("failing", "bad", {"failing": True, "parameters_lost": True, **BUSY}),
+        ("closed", "quiet", {"closed": True, "failing": True, "parameters_lost": True, **BUSY}),
     ],
 )
 def test_the_first_state_that_holds_is_shown_with_its_tone_and_meaning(
-    state: str, tone: str, situation: Situation
+    state: str, tone: str, situation: dict[str, Any]
 ) -> None:
-    assert coordinator_state(situation) == state
+    assert coordinator_state(**situation) == state
     assert coordinator_tone(state) == tone
     assert meaning(state).endswith(".")
 

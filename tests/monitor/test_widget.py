@@ -67,7 +67,7 @@ def show() -> Iterator[Show]:
     pages: list[Page] = []
 
     def make(viewed: FakeViewed, interval: float = NEVER) -> Page:
-        pages.append(Page(CoordinatorWidget(viewed, _ignore, interval)))
+        pages.append(Page(CoordinatorWidget(viewed, _ignore, interval=interval)))
         return pages[-1]
 
     yield make

@@ -47,7 +47,7 @@ from psnb._src.monitor.events import Event, EventKind
 from psnb._src.monitor.failures import FailureLog
 from psnb._src.monitor.progress_line import ProgressLine, WorkDone, wanted
 from psnb._src.monitor.protocol import CommandName, Identity
-from psnb._src.monitor.states import IDLE, RUNNING, Situation, coordinator_state
+from psnb._src.monitor.states import IDLE, RUNNING, coordinator_state
 from psnb._src.monitor.statistics import ServerStatistics, Statistics, WorkerStatistics
 from psnb._src.monitor.training_clock import EpochCount, TrainingClock
 from psnb._src.monitor.viewed import OptimizerState, Records
@@ -248,15 +248,13 @@ class CoordinatorCore:
             for each in self._last_workers or self.membership.statistics()
         )
         state = coordinator_state(
-            Situation(
-                closed=queue.closed,
-                failing=queue.failing,
-                parameters_lost=self.strategy.layout.incomplete,
-                paused=queue.paused,
-                queued=queue.queued,
-                in_flight=queue.in_flight,
-                workers=sum(not worker.ended for worker in workers),
-            )
+            closed=queue.closed,
+            failing=queue.failing,
+            parameters_lost=self.strategy.layout.incomplete,
+            paused=queue.paused,
+            queued=queue.queued,
+            in_flight=queue.in_flight,
+            workers=sum(not worker.ended for worker in workers),
         )
         rate = sum(worker.closures_per_second for worker in workers)
         left = queue.queued + queue.in_flight

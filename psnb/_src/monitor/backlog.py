@@ -59,11 +59,6 @@ class Backlog:
         """The sequence number of the newest update that is kept; None if there is none."""
         return self._kept[-1][0] if self._kept else None
 
-    @property
-    def size(self) -> int:
-        """Bytes of text that are kept."""
-        return self._bytes + (len(self._kept[0][1]) if self._kept else 0)
-
     def add(self, update: Update) -> bool:
         """Add an update; it is dropped if there is a gap before it, or a limit is reached.
 
@@ -96,10 +91,6 @@ class Backlog:
             return list(self._kept)
         at = sequence - self._kept[0][0] + 1  # they are numbered without a gap
         return self._kept[at:] if 0 < at <= len(self._kept) else list(self._kept)
-
-    def updates(self) -> list[Update]:
-        """Return a full update and all after it; empty before the first full one."""
-        return [msgspec.json.decode(text) for _, text in self._kept]
 
     def _at_bound(self) -> bool:
         return self._bytes >= self._most_bytes or len(self._kept) > self._most_updates

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, cast, get_args
 
+from psnb._src.monitor import protocol
 from psnb._src.monitor.events import EventKind
 from psnb._src.monitor.protocol import VERSION, Command, CommandName, CommandReply
 from psnb._src.monitor.updates import plain
@@ -46,15 +47,7 @@ def execute(
     identity = truncate(str(message.get("id", "")), NAME) if isinstance(message, dict) else ""
 
     def answer(error: str, result: str = "") -> None:
-        answer = CommandReply(
-            type="reply",
-            version=VERSION,
-            id=identity,
-            coordinator=viewed.id,
-            error=truncate(error),
-            result=truncate(result),
-        )
-        reply(plain(answer))
+        reply(plain(protocol.reply(identity, viewed.id, truncate(error), truncate(result))))
 
     try:
         command = checked(message)

@@ -121,10 +121,14 @@ class Rate:
         now : float
             Seconds by a monotonic clock, always the same one.
         """
-        if self._first < 0:
-            self._first = now
-        self._move(int(now))
-        self._counts[int(now) % len(self._counts)] += amount
+        second, size = int(now), SECONDS + 1
+        if second > self._newest:
+            if self._first < 0:
+                self._first = now
+            for each in range(max(self._newest + 1, second - SECONDS), second + 1):
+                self._counts[each % size] = 0.0
+            self._newest = second
+        self._counts[second % size] += amount
 
     def value(self, now: float) -> float:
         """Return the amount per second over the last seconds; 0 before the first `add`."""
@@ -141,12 +145,6 @@ class Rate:
                 if each > self._newest - len(self._counts)
             )
         return total / min(max(now - self._first, 0.25), SECONDS + now - second)
-
-    def _move(self, second: int) -> None:
-        size = len(self._counts)
-        for each in range(max(self._newest + 1, second - size + 1), second + 1):
-            self._counts[each % size] = 0.0
-        self._newest = max(self._newest, second)
 
 
 class Staleness:

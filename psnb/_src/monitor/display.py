@@ -14,6 +14,7 @@ The widget's libraries are imported when a notebook first asks, never on a worke
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import threading
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from psnb._src.jupyter_compat import after_cells, in_notebook
 from psnb._src.monitor.feed import Feed
-from psnb._src.monitor.html.saved import SavedSummaries
+from psnb._src.monitor.html.saved import SavedSummaries, replace
 from psnb._src.monitor.html.summary import render
 from psnb._src.monitor.protocol import Update
 from psnb._src.monitor.states import CLOSED
@@ -71,8 +72,12 @@ class LiveView:
             What is live, if anything is. A notebook of marimo shows what its cells return: it gets
             its own element around the widget, or the summary if nothing is live.
         """
-        if (marimo := _marimo()) is not None:
-            return self._element(viewed, marimo)
+        marimo: Any = sys.modules.get("marimo")  # a script may have imported it, too
+        if marimo is not None and marimo.running_in_notebook():
+            widget = self._live_widget(viewed)
+            if widget is None:
+                return marimo.Html(_static(_state(viewed)))
+            return marimo.ui.anywidget(widget)
         if not in_notebook():
             sys.stdout.write(f"{viewed!r}\n")
             return None
@@ -80,7 +85,6 @@ class LiveView:
 
         output = f"psnb-{uuid.uuid4().hex}"
         with self._lock:
-            self._viewed = weakref.ref(viewed)
             self._shown.append(output)
         widget = self._live_widget(viewed)
         update = _state(viewed)  # later: it belongs to a closed view, if none is live
@@ -116,11 +120,7 @@ class LiveView:
         if widget is not None:
             widget.finish(update)
         if shown and in_notebook():
-            from IPython.display import update_display
-
-            bundle = {"text/html": render(update), "text/plain": repr(viewed)}
-            for output in shown:
-                update_display(bundle, raw=True, display_id=output)
+            replace(shown, {"text/html": render(update), "text/plain": repr(viewed)})
             self._saved.end()
 
     def _end_of_cells(self) -> None:
@@ -129,14 +129,6 @@ class LiveView:
         if self._ignore_cells is not None:
             self._ignore_cells()
             self._ignore_cells = None
-
-    def _element(self, viewed: Viewed, marimo: Any) -> Any:
-        with self._lock:
-            self._viewed = weakref.ref(viewed)
-        widget = self._live_widget(viewed)
-        return (
-            marimo.Html(_static(_state(viewed))) if widget is None else marimo.ui.anywidget(widget)
-        )
 
     def _show_again(self) -> bool:
         # When a cell displays the widget itself; returns whether all is done for it. The cell that
@@ -159,11 +151,11 @@ class LiveView:
             return
         try:
             update = _state(viewed)
-            if not self._saved.changed(update["summary"]):
+            if not self._saved.due(update["summary"], 0.0):
                 return
             with self._lock:  # so that nothing comes after the final state
                 if self._widget is not None:
-                    self._widget.keep(update)
+                    self._widget.first = json.dumps(update)  # on pages that open later
             self._saved.write(update)
         except Exception:  # a boundary: IPython would print the error below the user's cell
             _log.exception("What a notebook saves of a coordinator is not up to date")
@@ -175,6 +167,8 @@ class LiveView:
             self._saved.write(_state(viewed))
 
     def _live_widget(self, viewed: Viewed) -> CoordinatorWidget | None:
+        with self._lock:
+            self._viewed = weakref.ref(viewed)
         if viewed.statistics().state == CLOSED or not _SCRIPT.is_file():
             return None
         from psnb._src.monitor.widget import CoordinatorWidget
@@ -188,12 +182,6 @@ class LiveView:
 
 def _static(update: Update) -> str:
     return render(update, "" if update["summary"]["state"] == CLOSED else NOT_BUILT)
-
-
-def _marimo() -> Any:
-    """Return marimo, if this is a notebook of it; not if a script has imported it."""
-    marimo: Any = sys.modules.get("marimo")
-    return marimo if marimo is not None and marimo.running_in_notebook() else None
 
 
 def _state(viewed: Viewed) -> Update:

@@ -13,8 +13,7 @@ import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 from psnb._src.utils.interrupts import Lock
@@ -41,27 +40,6 @@ class FailedCall(Protocol):
 
     def __call__(self) -> Any:
         """Call it."""
-
-
-class _Calls:
-    """The way from a failure to what its log keeps; it keeps nothing alive."""
-
-    def __init__(self, log: FailureLog | None = None) -> None:
-        self._log = None if log is None else weakref.ref(log)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Calls, ()  # elsewhere there is nothing to call
-
-    def find(self, number: int) -> FailedCall:
-        log = None if self._log is None else self._log()
-        call = None if log is None else log.call_of(number)
-        if call is None:
-            raise ConfigurationError(
-                f"the arguments of failure {number} are not kept: those of the last "
-                f"{MOST_FAILURES} are, up to {MOST_CALL_BYTES >> 20} MiB, for as long as the "
-                "coordinator is there"
-            )
-        return call
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +73,11 @@ class Failure:
     error: str
     traceback: str
     full: str
-    _calls: _Calls = field(repr=False, compare=False)
+    _log: weakref.ref[FailureLog] | None = field(default=None, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Elsewhere there is nothing to call.
+        return Failure, tuple(getattr(self, each.name) for each in fields(self) if each.compare)
 
     def __repr__(self) -> str:
         return f"<psnb.Failure {self.number}: {self.closure} on {self.worker}: {self.error}>"
@@ -135,7 +117,15 @@ class Failure:
         CoordinatorClosedError
             If the strategy is closed.
         """
-        return self._calls.find(self.number)()
+        log = None if self._log is None else self._log()
+        call = None if log is None else log.call_of(self.number)
+        if call is None:
+            raise ConfigurationError(
+                f"the arguments of failure {self.number} are not kept: those of the last "
+                f"{MOST_FAILURES} are, up to {MOST_CALL_BYTES >> 20} MiB, for as long as the "
+                "coordinator is there"
+            )
+        return call()
 
 
 @dataclass
@@ -146,17 +136,7 @@ class _Record:
     closure: str
     packed: bytes
     call: FailedCall | None
-    calls: _Calls
     read: Failure | None = None
-
-    def keep(self, error: str, shown: str, full: str) -> Failure:
-        """Keep the texts, and drop the exception."""
-        read = Failure(
-            self.number, self.time, self.worker, self.closure, error, shown, full, self.calls
-        )
-        self.read = read
-        self.packed = b""
-        return read
 
 
 _SHED = "not kept: too much was raised before it was read"
@@ -177,12 +157,11 @@ class FailureLog:
         self._records: deque[_Record] = deque(maxlen=MOST_FAILURES)
         self._count = 0
         self._last: dict[str, _Record] = {}  # by worker
-        self._calls = _Calls(self)
 
     def add(self, worker: str, closure: str, packed: bytes, call: FailedCall | None = None) -> None:
         """Note that a closure failed now, and how to call it again."""
         with self._lock:
-            record = _Record(self._count, time.time(), worker, closure, packed, call, self._calls)
+            record = _Record(self._count, time.time(), worker, closure, packed, call)
             self._count += 1
             self._records.append(record)
             self._last[worker] = record
@@ -215,30 +194,29 @@ class FailureLog:
             if total > MOST_CALL_BYTES:
                 record.call = None
         unread = sum(len(each.packed) for each in self._records)
-        for record in islice(
-            self._records, len(self._records) - 1
-        ):  # the newest is kept, however large
+        for record in list(self._records)[:-1]:  # the newest is kept, however large
             if unread <= MOST_BYTES:
                 break
             unread -= len(record.packed)
             if record.read is None:
-                record.keep(_SHED, _SHED, _SHED)
+                self._keep(record, _SHED, _SHED, _SHED)
 
     def _read(self, record: _Record) -> Failure:
         # In this order: once `read` is set, `packed` is dropped.
         packed, read = record.packed, record.read
-        if read is None:
-            # Two threads may both do this; the result is the same.
-            error = self._unpack(packed)
-            read = record.keep(_one_line(error), *_pages(error))
+        if read is not None:
+            return read
+        # Two threads may both do this; the result is the same.
+        error = self._unpack(packed)
+        kind, first = type(error).__name__, text_of(error).partition("\n")[0]
+        text = "".join(traceback.format_exception_only(error)).rstrip()
+        full = truncate(getattr(error, "full_traceback", text), PAGE)
+        line = truncate(f"{kind}: {first}" if first else kind)
+        return self._keep(record, line, truncate(text, PAGE), full)
+
+    def _keep(self, record: _Record, error: str, shown: str, full: str) -> Failure:
+        """Keep the texts, and drop the exception."""
+        where = record.number, record.time, record.worker, record.closure
+        record.read = read = Failure(*where, error, shown, full, weakref.ref(self))
+        record.packed = b""
         return read
-
-
-def _one_line(error: BaseException) -> str:
-    first = text_of(error).partition("\n")[0]
-    return truncate(f"{type(error).__name__}: {first}" if first else type(error).__name__)
-
-
-def _pages(error: BaseException) -> tuple[str, str]:
-    text = "".join(traceback.format_exception_only(error)).rstrip()
-    return truncate(text, PAGE), truncate(getattr(error, "full_traceback", text), PAGE)

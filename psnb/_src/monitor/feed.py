@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from psnb._src.monitor.history import EXAMPLES, Points
+from psnb._src.monitor.history import EXAMPLES
 from psnb._src.monitor.protocol import (
     VERSION,
     CheckpointRow,
@@ -30,12 +30,7 @@ from psnb._src.monitor.protocol import (
     WorkerRow,
 )
 from psnb._src.monitor.states import RUNNING, SERVER_TONES, WORKER_TONES, coordinator_tone, meaning
-from psnb._src.monitor.statistics import (
-    MetricStatistics,
-    ServerStatistics,
-    Statistics,
-    WorkerStatistics,
-)
+from psnb._src.monitor.statistics import ServerStatistics, Statistics, WorkerStatistics
 from psnb._src.monitor.updates import plain
 from psnb._src.monitor.viewed import Viewed
 from psnb._src.utils.text import NAME, truncate
@@ -58,6 +53,10 @@ _EVEN_IF_STILL = 15.0
 
 _NOTABLE = attrgetter("name", "address", "state", "failed", "activity")
 """What of a worker does not change all the time."""
+
+
+_COLUMNS = {"steps": "step", "times": "time", "values": "value", "averages": "smoothed"}
+"""Of a `Metric`, and what they are called in a history."""
 
 
 class Feed:
@@ -198,9 +197,11 @@ class Feed:
             # Examples are sent as a rate, in the summary: a chart of batch sizes is useless.
             if count == metric.count or name == EXAMPLES:
                 continue
-            points = viewed.records.history.points(name, thinnings, before)
-            self._sent[name] = metric.count, points.thinnings, points.start + len(points.steps)
-            news.append(_metric(name, metric, points))
+            found = viewed.records.history.points(name, thinnings, before)
+            points = found.points
+            self._sent[name] = metric.count, found.thinnings, found.start + len(points)
+            series = {part: pack(points[field]) for part, field in _COLUMNS.items()}
+            news.append(_row(Metric, metric, name=name, start=found.start, **series))
         return news
 
 
@@ -215,13 +216,6 @@ def _row(kind: type, source: object, /, **others: Any) -> Any:
         name: others[name] if name in others else getattr(source, name)
         for name in kind.__annotations__
     }
-
-
-def _metric(name: str, metric: MetricStatistics, points: Points) -> Metric:
-    series = {
-        each: pack(getattr(points, each)) for each in ("steps", "times", "values", "averages")
-    }
-    return _row(Metric, metric, name=name, start=points.start, **series)
 
 
 def _summary(statistics: Statistics, now: float) -> Summary:

@@ -43,7 +43,7 @@ briefly."""
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Points of a series from a start on; each array has the shape ``(points,)``.
+    """Points of a series from a start on.
 
     Attributes
     ----------
@@ -51,20 +51,14 @@ class Points:
         The number of points before these.
     thinnings : int
         How often the series was thinned out; each time, its points get new numbers.
-    steps : numpy.ndarray
-        int64: how many values had been reported by then; of validation, how many of its metric.
-    times : numpy.ndarray
-        float64, seconds since the epoch.
-    values, averages : numpy.ndarray
-        float64; the second is smoothed.
+    points : numpy.ndarray
+        Each has its ``step`` (how many values had been reported by then; of validation, how many of
+        its metric), its ``time`` (seconds since the epoch), its ``value``, and that ``smoothed``.
     """
 
     start: int
     thinnings: int
-    steps: np.ndarray
-    times: np.ndarray
-    values: np.ndarray
-    averages: np.ndarray
+    points: np.ndarray
 
 
 @dataclass
@@ -249,9 +243,7 @@ class History:
             series = self._series[name]
             if series.thinnings != thinnings:
                 start = 0
-            points = series.points[start : series.length].copy()
-            thinnings = series.thinnings
-        return Points(start, thinnings, *(points[field] for field in _POINT.names or ()))
+            return Points(start, series.thinnings, series.points[start : series.length].copy())
 
     def series(self, name: str) -> dict[str, np.ndarray]:
         """Return one metric's points.
@@ -273,7 +265,5 @@ class History:
         KeyError
             If no metric with that name was reported yet.
         """
-        with self._lock:
-            series = self._series[name]
-            points = series.points[: series.length].copy()
+        points = self.points(name).points
         return {field: np.ascontiguousarray(points[field]) for field in _POINT.names or ()}

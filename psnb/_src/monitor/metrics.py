@@ -163,27 +163,22 @@ class MergedMetrics:
                         f"{name}: what closures reported could not be merged: {text_of(error)}"
                     )
         for (name, metric), states in arrived.items():
+            key = name, metric
+            if key in self._merged:
+                states = [self._merged[key], *states]
+            elif len(self._merged) >= MOST_METRICS:
+                self._complain(
+                    f"psnb.report({truncate(name, NAME)}=...): {MOST_METRICS} metrics are merged, "
+                    "and there are more; new ones are dropped"
+                )
+                continue
             try:
-                self._add(name, metric, states)
+                self._merged[key], self._latest[name] = joined(states), metric
             except Exception as error:  # a metric of the user's, or counts beyond 2**43
                 self._complain(
                     f"{name}: what closures reported could not be merged: {text_of(error)}"
                 )
         return MetricStates({name: self._merged[name, each] for name, each in self._latest.items()})
-
-    def _add(self, name: str, metric: MergeableMetric, states: list[MetricState]) -> None:
-        key = name, metric
-        if key in self._merged:
-            self._merged[key] = joined([self._merged[key], *states])
-        elif len(self._merged) < MOST_METRICS:
-            self._merged[key] = joined(states)
-        else:
-            self._complain(
-                f"psnb.report({truncate(name, NAME)}=...): {MOST_METRICS} metrics are merged, and "
-                "there are more; new ones are dropped"
-            )
-            return
-        self._latest[name] = metric
 
     def _results(self, states: MetricStates) -> dict[str, float]:
         results = {}

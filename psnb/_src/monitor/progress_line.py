@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from html import escape
 from typing import Any, NamedTuple, TextIO
 
@@ -21,31 +22,51 @@ from psnb._src.utils.text import counted
 _ONE_LINE = "overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
 
 
-class NotebookLine:
-    """An output of the running cell; its last text stays. For one thread."""
+Draw = Callable[[int, int, str], None]
+"""Shows how much is done, of how much, and a text, in place of the previous ones."""
 
-    def __init__(self) -> None:
-        self._id = f"psnb-{uuid.uuid4().hex}"
-        self._shown = False
 
-    def __enter__(self) -> NotebookLine:
-        return self
+@contextmanager
+def _line_below_cell() -> Iterator[Draw]:
+    """Give what draws an output of the running cell; its last text stays."""
+    from IPython.display import display
 
-    def __exit__(self, *exc_info: object) -> None:
-        """Let the last text stay."""
+    output, shown = f"psnb-{uuid.uuid4().hex}", False
 
-    def draw(self, done: int, total: int, text: str) -> None:
-        """Show how much is done, and a text, in place of the previous ones."""
-        from IPython.display import display
-
+    def draw(done: int, total: int, text: str) -> None:
+        nonlocal shown
         bar = f'<progress value="{done}" max="{total}" style="width:12em"></progress>'
         bundle: dict[str, Any] = {
             "text/html": f'<div class="psnb-progress" style="{_ONE_LINE}" title="{escape(text)}">'
             f"{bar} {escape(text)}</div>",
             "text/plain": text,
         }
-        display(bundle, raw=True, display_id=self._id, update=self._shown)
-        self._shown = True
+        display(bundle, raw=True, display_id=output, update=shown)
+        shown = True
+
+    yield draw
+
+
+@contextmanager
+def _line_on_terminal(stream: TextIO | None) -> Iterator[Draw]:
+    """Give what draws a line, which is gone at the end."""
+    # Imported only now: importing rich takes as long as many runs.
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
+
+    one_line = Column(no_wrap=True, overflow="ellipsis")
+    text = TextColumn("{task.description}", markup=False, table_column=one_line)
+    console = Console(file=stream or sys.stderr)
+    with Progress(
+        BarColumn(20), text, console=console, transient=True, auto_refresh=False
+    ) as progress:
+        task = progress.add_task("")
+
+        def draw(done: int, total: int, text: str) -> None:
+            progress.update(task, completed=done, total=total, description=text, refresh=True)
+
+        yield draw
 
 
 _DELAY = 1.0  # seconds; shorter work needs no line
@@ -131,51 +152,21 @@ class ProgressLine:
             return
         before = self._viewed.statistics().completed
         below_cell = self._stream is None and in_notebook()
-        with NotebookLine() if below_cell else _TerminalLine(self._stream) as line:
+        with _line_below_cell() if below_cell else _line_on_terminal(self._stream) as draw:
             while True:
                 ended = self._ended.is_set()  # before it looks: the end is shown last
                 now = self._viewed.statistics()
                 if self._epoch is None:
                     done = now.completed - before
-                    line.draw(done, max(1, done + now.queued + now.in_flight), describe(now))
+                    draw(done, max(1, done + now.queued + now.in_flight), describe(now))
                 else:
-                    share = self._epoch()
+                    work = self._epoch()
                     # Over all epochs, as other views have it.
                     left = now.eta if now.training else None
-                    line.draw(share.done, share.of, describe(now, share, left))
+                    draw(work.done, work.of, describe(now, work, left))
                 if ended:
                     return
                 self._ended.wait(_INTERVAL)
-
-
-class _TerminalLine:
-    """A line on a terminal, which is gone at the end."""
-
-    def __init__(self, stream: TextIO | None) -> None:
-        # Imported only now: importing rich takes as long as many runs.
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
-        from rich.table import Column
-
-        one_line = Column(no_wrap=True, overflow="ellipsis")
-        text = TextColumn("{task.description}", markup=False, table_column=one_line)
-        columns: list[Any] = [BarColumn(20), text]
-        console = Console(file=stream or sys.stderr)
-        self._progress = Progress(*columns, console=console, transient=True, auto_refresh=False)
-        self._task = self._progress.add_task("")
-
-    def __enter__(self) -> _TerminalLine:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._progress.stop()
-
-    def draw(self, done: int, total: int, text: str) -> None:
-        """Show how much is done, and a text."""
-        self._progress.update(
-            self._task, completed=done, total=total, description=text, refresh=True
-        )
 
 
 def describe(now: Statistics, epoch: WorkDone | None = None, left: float | None = None) -> str:

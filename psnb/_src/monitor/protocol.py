@@ -55,7 +55,7 @@ class Summary(TypedDict):
     """The coordinator now; in every update."""
 
     time: float  # seconds since the epoch
-    state: str  # one of COORDINATOR_STATES (`psnb._src.monitor.events`), or unknown
+    state: str  # one of COORDINATOR_STATES (`psnb._src.monitor.states`), or unknown
     tone: Tone
     meaning: str  # of the state, in a sentence
     elapsed: float  # seconds
@@ -303,3 +303,15 @@ class PendingCommands(TypedDict):
     version: int
     hello: bool  # the next update must be a full one
     commands: list[Command]
+
+
+def reply(identity: str, coordinator: str, error: str, result: str = "") -> CommandReply:
+    """Return the reply to the message with an id."""
+    return CommandReply(
+        type="reply",
+        version=VERSION,
+        id=identity,
+        coordinator=coordinator,
+        error=error,
+        result=result,
+    )

@@ -1,7 +1,7 @@
 """Publisher: sends a coordinator's updates to one view at a steady pace, from its own thread.
 
 The notebook's thread may be blocked in ``join`` for minutes; this one continues. The threads share
-only events: `hello` and `stop`, called from any thread, set one that the publisher waits on, and no
+only events: `wake` and `stop`, called from any thread, set one that the publisher waits on, and no
 interrupt can cut that in half. All that it reads of the coordinator is thread-safe. It has only a
 weak reference to the coordinator, which can be garbage-collected while its view is still in a cell;
 then the thread ends.
@@ -49,6 +49,11 @@ class Publisher:
         Seconds between two updates.
     stop_timeout : float
         Seconds that `stop` waits for the last update at most; a stuck view must not block a cell.
+
+    Attributes
+    ----------
+    last : Update
+        The newest one. The first is full, made at construction, and not sent: the caller may do so.
     """
 
     def __init__(
@@ -65,16 +70,11 @@ class Publisher:
         self._feed = Feed()
         first = self._feed.next(viewed, time.time())
         assert first is not None  # the first update is always made
-        self._last = first
+        self.last = first
         self._hello = threading.Event()
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    @property
-    def first(self) -> Update:
-        """The full update made at construction; the publisher does not send it, the caller may."""
-        return self._last
 
     @property
     def alive(self) -> bool:
@@ -87,14 +87,13 @@ class Publisher:
         self._thread.start()
 
     @uninterrupted
-    def hello(self) -> None:
-        """Send a full update soon, for a view that is new or missed something; any thread."""
-        self._hello.set()
-        self._wake.set()
+    def wake(self, full: bool = False) -> None:
+        """Send soon what has changed, as a view waits for it; any thread.
 
-    @uninterrupted
-    def soon(self) -> None:
-        """Send what has changed now: it was changed from a view, which waits; any thread."""
+        Or everything, for a view that is new or missed something.
+        """
+        if full:
+            self._hello.set()
         self._wake.set()
 
     @uninterrupted
@@ -110,9 +109,6 @@ class Publisher:
         # finalizer stops its view.
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(self._stop_timeout)
-
-    def idle(self) -> None:
-        """Handle that there is nothing to send; the thread calls it. It may raise an OSError."""
 
     def ended(self) -> None:
         """Handle that nothing will be sent any more; the thread's last call."""
@@ -155,20 +151,18 @@ class Publisher:
         self._hello.clear()
         viewed.watch()
         update = self._feed.next(viewed, time.time(), full or last)
-        if update is None:
-            self.idle()
-        else:
+        if update is not None:
             if last and update["summary"]["state"] != CLOSED:
                 # The coordinator continues without the view.
                 update["notice"] = "No longer updated."
-            self._last = update
+            self.last = update
             self._send(update)
-        return not last and self._last["summary"]["state"] != CLOSED
+        return not last and self.last["summary"]["state"] != CLOSED
 
     def _end(self, state: str, notice: str) -> None:
         # Figures that are not updated must not look live: the view would say "running" for ever.
-        last = self._last
-        update = Update(
+        last = self.last
+        self.last = Update(
             type="update",
             version=last["version"],
             coordinator=last["coordinator"],
@@ -183,7 +177,7 @@ class Publisher:
             notice=notice,
         )
         try:
-            self._send(update)
+            self._send(self.last)
         except Exception:  # the sender may raise anything
             # The view cannot be reached; an important reason has been logged already.
             _log.debug("a view of a coordinator could not receive its end", exc_info=True)

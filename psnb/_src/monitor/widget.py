@@ -13,15 +13,15 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import anywidget
 import traitlets
 
 from psnb._src.jupyter_compat import handle_beside_cells, has_waited, must_wait
 from psnb._src.monitor.commands import execute
-from psnb._src.monitor.protocol import VERSION, CommandReply, Update
+from psnb._src.monitor.protocol import CommandReply, Update, reply
 from psnb._src.monitor.publisher import INTERVAL, Publisher
 from psnb._src.monitor.viewed import Viewed
 
@@ -69,7 +69,7 @@ class CoordinatorWidget(anywidget.AnyWidget):
     ) -> None:
         self._viewed, self._follow, self._display = weakref.ref(viewed), follow, show
         self._publisher = Publisher(viewed, self._show, "psnb-widget", interval)
-        self._full = self._latest = self._publisher.first
+        self._full = self._publisher.last
         self._waits = False  # whether clicks are known to be handled only between cells
         # Passed here, it is in the message that opens the comm, so the page is never empty.
         super().__init__(first=json.dumps(self._full))
@@ -89,11 +89,7 @@ class CoordinatorWidget(anywidget.AnyWidget):
         Idempotent, any thread.
         """
         self._publisher.stop()
-        self._full = self._latest = update
-        self.first = json.dumps(update)
-
-    def keep(self, update: Update) -> None:
-        """Let pages that open later begin with this full update; open pages have more."""
+        self._full = self._publisher.last = update
         self.first = json.dumps(update)
 
     def close(self) -> None:
@@ -110,12 +106,11 @@ class CoordinatorWidget(anywidget.AnyWidget):
 
     def __repr__(self) -> str:
         """Return the text that a page without widgets shows instead."""
-        return f"<psnb coordinator, {self._latest['summary']['state']}>"
+        return f"<psnb coordinator, {self._publisher.last['summary']['state']}>"
 
     def _show(self, update: Update) -> None:
         if update["full"]:
             self._full = update
-        self._latest = update
         # Only in updates with a notice: a view keeps a notice until it gets another one.
         if self._waits and update.get("notice") == "":
             update = {**update, "notice": WAITS}
@@ -128,10 +123,13 @@ class CoordinatorWidget(anywidget.AnyWidget):
 
     def _reply(self, reply: CommandReply) -> None:
         self._deliver(reply)
-        self._publisher.soon()
+        self._publisher.wake()
 
     def _receive(self, _widget: object, content: object, _buffers: object) -> None:
-        message = _parsed(content)
+        message = content
+        if isinstance(content, Mapping) and isinstance(text := content.get("text"), str):
+            with suppress(ValueError):
+                message = json.loads(text)
         if isinstance(message, dict) and message.get("type") == "hello":
             self._greet()
             return
@@ -142,35 +140,13 @@ class CoordinatorWidget(anywidget.AnyWidget):
         if viewed is not None:
             execute(viewed, message, "the widget", self._reply)
         else:
-            self._deliver(_refusal(message, self._full["coordinator"]))
+            identity = str(message.get("id", "")) if isinstance(message, dict) else ""
+            self._deliver(reply(identity, self._full["coordinator"], "The coordinator is gone."))
 
     def _greet(self) -> None:
         if self._publisher.alive:
-            self._publisher.hello()
+            self._publisher.wake(full=True)
         else:  # Nothing changes any more: send the final state.
-            ended = self._latest
+            ended = self._publisher.last
             notice = ended.get("notice", "")
             self._deliver({**self._full, "summary": ended["summary"], "notice": notice})
-
-
-def _parsed(content: object) -> object:
-    """Return the message in a page's text; content without one is returned unchanged."""
-    text = content.get("text") if isinstance(content, Mapping) else None
-    if not isinstance(text, str):
-        return content
-    try:
-        message: Any = json.loads(text)
-    except ValueError:
-        return content
-    return message
-
-
-def _refusal(message: object, coordinator: str) -> CommandReply:
-    return CommandReply(
-        type="reply",
-        version=VERSION,
-        id=str(message.get("id", "")) if isinstance(message, dict) else "",
-        coordinator=coordinator,
-        error="The coordinator is gone.",
-        result="",
-    )

@@ -15,8 +15,7 @@ from distributed import Client
 import psnb
 from psnb._src.cluster.roles import identity
 from psnb._src.coordinator.coordinator import coordinator_core
-from psnb._src.monitor.links.hub_client import JupyterServer
-from psnb._src.monitor.links.hub_link import HubLink
+from psnb._src.monitor.links.hub_link import HubLink, JupyterServer
 from psnb._src.monitor.links.scheduler_link import SchedulerLink
 from tests.conftest import DEADLINE, connected, wait_until
 from tests.integration.helpers import CommandLine

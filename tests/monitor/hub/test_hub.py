@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ import pytest
 from psnb._src.monitor.jupyter_server.coordinators import (
     MOST_GONE,
     MOST_SOURCES,
-    CoordinatorEntry,
     TooManyError,
 )
 from psnb._src.monitor.jupyter_server.hub import HEARTBEAT_TIMEOUT, MOST_PANELS, Busy, Hub
@@ -21,18 +21,24 @@ from psnb._src.monitor.protocol import VERSION, Command, CommandReply
 from tests.monitor.hub.updates import batch, identity, update
 
 
-class Kernels:
-    """What the server says about its kernels, as tests set it."""
+class Managers:
+    """The server's managers of kernels and sessions, with what tests set."""
 
     def __init__(self) -> None:
+        self.processes: dict[str, int] = {}  # by kernel
         self.paths: dict[str, str] = {}
-        self.gone = ""
 
-    async def notebooks(self) -> dict[str, str]:
-        return self.paths
+    def __contains__(self, kernel: str) -> bool:
+        return kernel in self.processes
 
-    def ended(self, known: CoordinatorEntry) -> str:
-        return self.gone
+    def get_kernel(self, kernel: str) -> Any:
+        return SimpleNamespace(provisioner=SimpleNamespace(pid=self.processes[kernel]))
+
+    def list_sessions(self) -> list[dict[str, Any]]:
+        return [
+            {"kernel": {"id": kernel}, "path": path, "type": "notebook"}
+            for kernel, path in self.paths.items()
+        ]
 
 
 class Bench:
@@ -40,8 +46,8 @@ class Bench:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.kernels = Kernels()
-        self.hub = Hub(self.kernels, lambda: self.now)
+        self.managers = Managers()
+        self.hub = Hub(self.managers, self.managers, lambda: self.now)
         self.replies: list[CommandReply] = []
 
     def sweep(self) -> None:
@@ -89,14 +95,19 @@ def test_a_kernel_that_is_unresponsive_is_gone_until_it_posts_again(bench: Bench
 
 
 def test_a_kernel_that_the_server_misses_is_gone_at_once(bench: Bench) -> None:
-    bench.hub.post("abc", batch(update(0, True)))
-    bench.kernels.gone = "its kernel was restarted"
+    bench.managers.processes = {"one": 1, "two": 2}
+    for kernel in ("one", "two", "elsewhere"):
+        bench.hub.post(kernel, batch(update(0, True, kernel, identity=identity(kernel))))
     bench.sweep()
-    assert bench.gone("abc") == "its kernel was restarted"
+    bench.managers.processes = {"two": 3}
+    bench.sweep()
+    assert bench.gone("one") == "its kernel was shut down"
+    assert bench.gone("two") == "its kernel was restarted"
+    assert bench.gone("elsewhere") == ""
 
 
 def test_the_notebook_is_found_by_its_kernel(bench: Bench) -> None:
-    bench.kernels.paths = {"k": "folder/a.ipynb"}
+    bench.managers.paths = {"k": "folder/a.ipynb"}
     bench.hub.post("abc", batch(update(0, True, identity=identity("k"))))
     bench.sweep()
     (listed,) = bench.hub.listing()["sources"]
@@ -296,7 +307,7 @@ def test_no_more_pages_listen_than_may_and_one_that_leaves_makes_room(bench: Ben
         pages = [Page(bench) for _ in range(MOST_PANELS)]
         with pytest.raises(TooManyError):
             Page(bench)
-        bench.hub.leave(pages[0].panel)
+        bench.hub.panels.discard(pages[0].panel)
         Page(bench)
         await _settle()
 
@@ -319,7 +330,8 @@ def test_a_page_that_lets_replies_pile_up_is_hung_up_on(bench: Bench) -> None:
 def test_two_of_one_name_are_called_as_in_their_notebooks(bench: Bench) -> None:
     for each in ("one", "two"):
         bench.hub.post(each, batch(update(0, True, each, identity=identity())))
-    names = [known.backlog.updates()[0]["identity"]["name"] for known in bench.hub.sources]
+    kept = [known.backlog.since()[0][1] for known in bench.hub.sources.values()]
+    names = [json.loads(text)["identity"]["name"] for text in kept]
     assert names == ["a strategy", "a strategy"]
 
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from psnb._src.monitor.backlog import Extracts
 from psnb._src.monitor.jupyter_server import messages
 from psnb._src.monitor.jupyter_server.messages import MalformedError, VersionError
+from psnb._src.monitor.protocol import HubPost
 from tests.monitor.hub.updates import batch, identity, update
 
 EXAMPLES = json.loads((Path(__file__).parents[1] / "fixtures" / "protocol.json").read_text())
+
+
+_read = partial(messages.read, kind=HubPost)
 
 
 def _batch(**changes: Any) -> bytes:
@@ -22,14 +28,14 @@ def _batch(**changes: Any) -> bytes:
 
 def test_every_example_of_the_contract_is_read_as_it_is() -> None:
     whole = {**EXAMPLES["batch"], "updates": [EXAMPLES["update_full"], EXAMPLES["update_small"]]}
-    read = messages.batch(json.dumps(whole).encode())
+    read = _read(json.dumps(whole).encode())
     assert json.loads(json.dumps(read)) == whole  # in JSON, a tuple is a list
     for name in ("hello", "command", "attach", "detach"):
-        assert messages.decode(json.dumps(EXAMPLES[name])) == EXAMPLES[name]
+        assert messages.read_from_panel(json.dumps(EXAMPLES[name])) == EXAMPLES[name]
 
 
 def test_what_a_type_does_not_have_is_left_out() -> None:
-    assert messages.batch(_batch(something="later")) == messages.batch(_batch())
+    assert _read(_batch(something="later")) == _read(_batch())
 
 
 @pytest.mark.parametrize(
@@ -52,7 +58,7 @@ def test_what_a_type_does_not_have_is_left_out() -> None:
 )
 def test_what_is_wrong_is_reported_with_its_place(change: dict[str, Any], said: str) -> None:
     with pytest.raises(MalformedError) as caught:
-        messages.batch(_batch(**change))
+        _read(_batch(**change))
     assert said in str(caught.value)
     assert len(str(caught.value)) <= 300
 
@@ -60,7 +66,7 @@ def test_what_is_wrong_is_reported_with_its_place(change: dict[str, Any], said: 
 def test_a_figure_may_be_a_word_for_what_json_lacks() -> None:
     for value in (1, 1.5, "nan", "-inf", "inf"):
         summary = {**update(0)["summary"], "examples": value, "eta": value}
-        (told,) = messages.batch(_batch(summary=summary))["updates"]
+        (told,) = _read(_batch(summary=summary))["updates"]
         assert told["summary"]["examples"] == value
 
 
@@ -76,7 +82,7 @@ def test_a_figure_may_be_a_word_for_what_json_lacks() -> None:
     ids=lambda text: str(text[:30]),
 )
 def test_what_is_no_message_is_refused_whatever_it_is(text: bytes) -> None:
-    for read in (messages.batch, messages.decode, messages.extracts):
+    for read in (_read, messages.read_from_panel, partial(messages.read, kind=Extracts)):
         with pytest.raises(MalformedError):
             read(text)
 
@@ -84,7 +90,7 @@ def test_what_is_no_message_is_refused_whatever_it_is(text: bytes) -> None:
 def test_another_version_is_reported_whatever_else_is_different() -> None:
     for changed in ({"version": 99}, {"version": "x" * 9000}, {"version": 2, "updates": 7}):
         with pytest.raises(VersionError, match="instead of 1"):
-            messages.batch(json.dumps({**batch(), **changed}).encode())
+            _read(json.dumps({**batch(), **changed}).encode())
 
 
 def test_who_asked_is_known_also_if_it_is_not_known_what() -> None:

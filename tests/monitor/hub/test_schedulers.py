@@ -8,15 +8,16 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
-from psnb._src.monitor.jupyter_server import addresses
 from psnb._src.monitor.jupyter_server import schedulers as module
 from psnb._src.monitor.jupyter_server.coordinators import CoordinatorRegistry
+from psnb._src.monitor.jupyter_server.panel import Panels
 from psnb._src.monitor.jupyter_server.schedulers import MOST_SCHEDULERS, Schedulers
 from psnb._src.monitor.protocol import VERSION
 from tests.monitor.hub.updates import update
@@ -28,12 +29,14 @@ class Bench:
     def __init__(self, time_limit: float = 5.0) -> None:
         self.now = 100.0
         self.sources = CoordinatorRegistry(lambda: self.now)
-        self.schedulers = Schedulers(
-            self.sources, lambda: None, lambda: None, lambda: self.now, time_limit
-        )
+        self.panels = Panels()
+        self.schedulers = Schedulers(self.sources, self.panels, lambda: self.now, time_limit)
 
     async def poll(self, watched: bool = True) -> None:
-        self.schedulers.poll(watched)
+        self.panels.clear()
+        if watched:
+            self.panels.add(Mock())
+        self.schedulers.poll()
         asking = [each.asking for each in self.schedulers._watched.values() if each.asking]
         await asyncio.wait_for(asyncio.gather(*asking), 20)
 
@@ -128,7 +131,7 @@ def test_the_dashboard_at_the_usual_port_is_attached_only_if_it_is_of_the_schedu
         with serving(answer) as dashboard, socket.socket() as held:
             held.bind(("127.0.0.1", 0))  # where a scheduler would be, which speaks no HTTP
             port = held.getsockname()[1]
-            monkeypatch.setattr(addresses, "DASHBOARD", int(dashboard.rpartition(":")[2]))
+            monkeypatch.setattr(module, "DASHBOARD", int(dashboard.rpartition(":")[2]))
             for stranger in ({"address": f"tcp://10.0.0.1:{port + 1}"}, {"address": "x"}, {}):
                 identity.clear()
                 identity.update(stranger)
@@ -380,7 +383,8 @@ def test_what_was_dismissed_does_not_come_back_though_its_scheduler_goes_on_tell
         with serving(lambda handler: handler.write(told)) as address:
             await bench.schedulers.attach(address)
             assert bench.gone("abc") == "x"
-            bench.sources.dismiss("abc")
+            del bench.sources["abc"]
+            bench.sources.dismissed.append("abc")
             await bench.poll()
 
     asyncio.run(test())

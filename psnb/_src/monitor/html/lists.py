@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -21,7 +22,7 @@ class Events(tuple[Event, ...]):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        lines = [f"{_clock(each.time)}  {each.kind.value}: {each.message}" for each in self]
+        lines = (f"{_clock(each.time)}  {each.kind.value}: {each.message}" for each in self)
         return "\n".join(lines) or "no events"
 
     def _repr_html_(self) -> str:
@@ -29,8 +30,7 @@ class Events(tuple[Event, ...]):
             (_clock(each.time), each.kind.value, each.worker, each.message)
             for each in self[-MOST_ROWS:]
         ]
-        table = html_table("events", ("time", "event", "worker", "what happened"), rows)
-        return _earlier(len(self), "events") + table if rows else "no events"
+        return _latest("events", ("time", "event", "worker", "what happened"), rows, len(self))
 
 
 class Failures(tuple[Failure, ...]):
@@ -48,11 +48,10 @@ class Failures(tuple[Failure, ...]):
     def _repr_html_(self) -> str:
         first = max(0, len(self) - MOST_ROWS)
         rows = [
-            (f"[{index}]", _clock(each.time), each.worker, each.closure, _unfolding(each))
+            (f"[{index}]", _clock(each.time), each.worker, each.closure, _UNFOLDING.format(each))
             for index, each in enumerate(self[first:], first)
         ]
-        table = html_table("failures", ("", "time", "worker", "closure", "error"), rows)
-        return _earlier(len(self), "failures") + table if rows else "no failures"
+        return _latest("failures", ("", "time", "worker", "closure", "error"), rows, len(self))
 
 
 class WorkerPhases(NamedTuple):
@@ -98,14 +97,15 @@ class Phases(tuple[WorkerPhases, ...]):
         ]
 
 
-def _earlier(count: int, what: str) -> str:
-    return f"<div>the last {MOST_ROWS} of {count:,} {what}</div>" if count > MOST_ROWS else ""
+_UNFOLDING = Markup(
+    "<details><summary>{0.error}</summary>"
+    '<pre style="overflow-x:auto">{0.traceback}</pre></details>'
+)
 
 
-def _unfolding(failure: Failure) -> Markup:
-    return Markup(
-        '<details><summary>{}</summary><pre style="overflow-x:auto">{}</pre></details>'
-    ).format(failure.error, failure.traceback)
+def _latest(what: str, head: Sequence[str], rows: list[tuple[str, ...]], count: int) -> str:
+    above = f"<div>the last {MOST_ROWS} of {count:,} {what}</div>" if count > MOST_ROWS else ""
+    return above + html_table(what, head, rows) if rows else f"no {what}"
 
 
 def _clock(when: float) -> str:

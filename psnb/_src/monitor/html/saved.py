@@ -10,7 +10,6 @@ by the thread that closes the coordinator.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from typing import Any
 
 from psnb._src.monitor.html.summary import moment, render
@@ -33,7 +32,7 @@ class SavedSummaries:
     def __init__(self) -> None:
         # So that nothing is written after the end; it is not held across a network call.
         self._lock = threading.Lock()
-        self._outputs: deque[str] = deque(maxlen=KEPT)
+        self._outputs: list[str] = []
         self._written: Summary | None = None
 
     def show(self, update: Update, output: str) -> None:
@@ -42,22 +41,20 @@ class SavedSummaries:
 
         with self._lock:
             if len(self._outputs) == KEPT:
-                _replace_one(self._outputs[0], _EMPTY)
+                replace(self._outputs[:1], _EMPTY)
+                del self._outputs[0]
             self._outputs.append(output)
             self._written = update["summary"]
             display(_bundle(update), raw=True, display_id=output)
 
-    def due(self, summary: Summary) -> bool:
-        """Return whether a coordinator's figures differ so that outputs should be replaced."""
+    def due(self, summary: Summary, interval: float = INTERVAL) -> bool:
+        """Return whether figures differ so that outputs, if not too new, should be replaced."""
         written = self._written
-        if written is None or not self.changed(summary):
+        if written is None or all(
+            summary[name] == written[name] for name in summary if name not in _MOVING
+        ):
             return False
-        return summary["state"] != written["state"] or summary["time"] - written["time"] >= INTERVAL
-
-    def changed(self, summary: Summary) -> bool:
-        """Return whether a coordinator's figures differ from the outputs'."""
-        written = self._written
-        return written is not None and _saved_figures(summary) != _saved_figures(written)
+        return summary["state"] != written["state"] or summary["time"] - written["time"] >= interval
 
     def write(self, update: Update) -> None:
         """Replace the outputs by the summary of a full update, unless theirs is a later one."""
@@ -65,40 +62,32 @@ class SavedSummaries:
             if self._written is None or update["summary"]["time"] < self._written["time"]:
                 return
             self._written = update["summary"]
-            self._replace(_bundle(update))
+            replace(self._outputs, _bundle(update))
 
     def end(self) -> None:
         """Empty the outputs: another one has the final summary. Idempotent."""
         with self._lock:
-            self._replace(_EMPTY)
+            replace(self._outputs, _EMPTY)
             self._outputs.clear()
             self._written = None
 
-    def _replace(self, bundle: dict[str, Any]) -> None:
-        for output in self._outputs:
-            _replace_one(output, bundle)
 
-
-def _replace_one(output: str, bundle: dict[str, Any]) -> None:
+def replace(outputs: list[str], bundle: dict[str, Any]) -> None:
+    """Show something else in outputs of the notebook."""
     from IPython.display import update_display
 
-    update_display(bundle, raw=True, display_id=output)
+    for output in outputs:
+        update_display(bundle, raw=True, display_id=output)
 
 
 def _bundle(update: Update) -> dict[str, Any]:
-    html = f'<div class="psnb-static">{render(update, _note(update["summary"]))}</div>'
-    return {"text/html": html, "text/plain": ""}
-
-
-def _note(summary: Summary) -> str:
     # A reader may have the kernel or not, and this text cannot know: it must hold for both.
-    return (
+    summary = update["summary"]
+    note = (
         f"Saved at {moment(summary['time'])}, and not live: it was “{summary['state']}” then. "
         "If the kernel still runs, the panel “psnb” shows how it is now, also while a cell runs; "
         "if the kernel was restarted or shut down, it has ended. "
         "Run the cell again for a live view."
     )
-
-
-def _saved_figures(summary: Summary) -> dict[str, Any]:
-    return {name: value for name, value in summary.items() if name not in _MOVING}
+    html = f'<div class="psnb-static">{render(update, note)}</div>'
+    return {"text/html": html, "text/plain": ""}

@@ -18,9 +18,10 @@ def _load_jupyter_server_extension(server: Any) -> None:
 
     from psnb._src.jupyter_compat import kernel_secret
     from psnb._src.monitor.jupyter_server.handlers import CoordinatorHandler, StreamHandler
-    from psnb._src.monitor.jupyter_server.hub import POLL, SWEEP, Hub, Kernels
+    from psnb._src.monitor.jupyter_server.hub import SWEEP, Hub
+    from psnb._src.monitor.jupyter_server.schedulers import POLL
 
-    hub = Hub(Kernels(server.kernel_manager, server.session_manager))
+    hub = Hub(server.kernel_manager, server.session_manager)
     base = server.web_app.settings["base_url"]
     given = {"hub": hub}
     posting = {**given, "secret": kernel_secret()}
@@ -33,4 +34,4 @@ def _load_jupyter_server_extension(server: Any) -> None:
     )
     # They end with the server's event loop.
     PeriodicCallback(hub.sweep, 1000 * SWEEP).start()
-    PeriodicCallback(hub.poll, 1000 * POLL).start()
+    PeriodicCallback(hub.schedulers.poll, 1000 * POLL).start()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -60,7 +61,7 @@ class CoordinatorEntry:
     coordinator: str
     kind: Literal["kernel", "scheduler"]
     address: str  # of the scheduler that was attached
-    heard: float  # when its last message came, by the hub's clock
+    heard: float  # when its kernel's last post came, by the hub's clock
     allowance: Allowance
     backlog: Backlog = field(default_factory=Backlog)
     kernel: str = ""
@@ -87,29 +88,27 @@ class CoordinatorEntry:
         )
 
 
-class CoordinatorRegistry:
-    """All of them, in the order in which they came.
+class CoordinatorRegistry(dict[str, CoordinatorEntry]):
+    """All of them by their ids, in the order in which they came or went.
 
     Parameters
     ----------
     clock : callable
         Returns seconds.
+
+    Attributes
+    ----------
+    dismissed : deque of str
+        The last that people have dismissed: their scheduler may still report them.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
         self._clock = clock
-        self._known: dict[str, CoordinatorEntry] = {}
-        self._dismissed: dict[str, None] = {}  # the last of them
-
-    def __iter__(self) -> Iterator[CoordinatorEntry]:
-        return iter(list(self._known.values()))
-
-    def get(self, coordinator: str) -> CoordinatorEntry | None:
-        """Return one; None if it is not known."""
-        return self._known.get(coordinator)
+        self.dismissed: deque[str] = deque(maxlen=MOST_SOURCES)
 
     def add(
-        self, coordinator: str, kind: Literal["kernel", "scheduler"], address: str
+        self, coordinator: str, kind: Literal["kernel", "scheduler"], address: str = ""
     ) -> CoordinatorEntry:
         """Add one.
 
@@ -118,47 +117,25 @@ class CoordinatorRegistry:
         TooManyError
             If the limit is reached, and none of them is gone.
         """
-        if len(self._known) >= MOST_SOURCES and not self._forget_first_gone():
-            raise TooManyError(f"{MOST_SOURCES} coordinators live on this Jupyter server already")
-        now = self._clock()
-        known = CoordinatorEntry(
-            coordinator, kind, address, now, Allowance(POSTS_PER_SECOND, self._clock)
-        )
-        self._known[coordinator] = known
-        return known
+        if len(self) >= MOST_SOURCES:
+            if not (gone := self.gone()):
+                raise TooManyError(
+                    f"{MOST_SOURCES} coordinators live on this Jupyter server already"
+                )
+            del self[gone[0]]
+        allowance = Allowance(POSTS_PER_SECOND, self._clock)
+        self[coordinator] = CoordinatorEntry(coordinator, kind, address, self._clock(), allowance)
+        return self[coordinator]
 
     def end(self, known: CoordinatorEntry, reason: str) -> None:
         """Note that a coordinator is gone; its history stays."""
         known.gone = reason
         known.waiting.clear()
         # The last to go comes last, even if it was added first.
-        self._known[known.coordinator] = self._known.pop(known.coordinator)
-        if self._gone() > MOST_GONE:
-            self._forget_first_gone()
+        self[known.coordinator] = self.pop(known.coordinator)
+        if len(gone := self.gone()) > MOST_GONE:
+            del self[gone[0]]
 
-    def full_of_gone(self) -> bool:
-        """Return whether one more that is gone would push out the first."""
-        return self._gone() >= MOST_GONE
-
-    def _gone(self) -> int:
-        return sum(bool(each.gone) for each in self)
-
-    def forget(self, coordinator: str) -> None:
-        """Remove one with its history; harmless if it is not known."""
-        self._known.pop(coordinator, None)
-
-    def dismiss(self, coordinator: str) -> None:
-        """Remove one that will not come back: its scheduler may still report it."""
-        self.forget(coordinator)
-        self._dismissed[coordinator] = None
-        if len(self._dismissed) > MOST_SOURCES:
-            del self._dismissed[next(iter(self._dismissed))]
-
-    def was_dismissed(self, coordinator: str) -> bool:
-        return coordinator in self._dismissed
-
-    def _forget_first_gone(self) -> bool:
-        first = next((each for each in self if each.gone), None)
-        if first is not None:
-            self.forget(first.coordinator)
-        return first is not None
+    def gone(self) -> list[str]:
+        """Return the ids of those that are gone, the first to go first."""
+        return [each.coordinator for each in self.values() if each.gone]

@@ -22,11 +22,10 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 from psnb._src.jupyter_compat import checked_by_itself, untracked
 from psnb._src.monitor import protocol
 from psnb._src.monitor.jupyter_server import messages
-from psnb._src.monitor.jupyter_server.commands import reply
 from psnb._src.monitor.jupyter_server.coordinators import Allowance, TooManyError
 from psnb._src.monitor.jupyter_server.hub import Busy, Hub
 from psnb._src.monitor.jupyter_server.panel import Panel
-from psnb._src.monitor.protocol import SECRET_HEADER
+from psnb._src.monitor.protocol import SECRET_HEADER, reply
 
 MOST_BODY = 4 << 20
 """Limit of a post, in bytes."""
@@ -80,14 +79,22 @@ class CoordinatorHandler(APIHandler):
         """Take a `HubPost`, answer with `PendingCommands`."""
         if len(self._body) > MOST_BODY:
             raise _too_large()
-        batch = _batch(bytes(self._body), coordinator)
         try:
-            orders = self._hub.post(coordinator, batch)
+            batch = messages.read(bytes(self._body), protocol.HubPost)
+            if any(x["coordinator"] != coordinator for x in batch["updates"] + batch["replies"]):
+                raise HTTPError(
+                    400, "a post is about one coordinator, the one that its address names"
+                )
+            self.finish(json.dumps(self._hub.post(coordinator, batch)))
+        except messages.VersionError as error:
+            advice = "install the same psnb in both places"
+            raise HTTPError(400, f"the kernel speaks {error}: {advice}") from None
+        except messages.MalformedError as error:
+            raise HTTPError(400, f"the body is not a batch of updates: {error}") from None
         except Busy:
             raise HTTPError(429, "this coordinator posts too often: wait a second") from None
         except TooManyError as error:
             raise HTTPError(503, str(error)) from None
-        self.finish(json.dumps(orders))
 
     @checked_by_itself
     async def delete(self, coordinator: str) -> None:
@@ -147,64 +154,39 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
     def on_close(self) -> None:
         """Remove the panel."""
         if self._panel is not None:
-            self._hub.leave(self._panel)
+            self._hub.panels.discard(self._panel)
 
     def on_message(self, message: str | bytes) -> None:
         """Handle a panel's message."""
         if not self._allowance.allows():
             self.close(_POLICY_VIOLATION, f"more than {MESSAGES_PER_SECOND:.0f} messages a second")
             return
-        assert self._panel is not None
+        panel = self._panel
+        assert panel is not None
         try:
-            decode = messages.decode(message)
-        except messages.VersionError as error:
-            remedy = "reload the page, or install the same psnb in both places"
-            wrong = f"the panel speaks {error}: {remedy}"
+            found = messages.read_from_panel(message)
         except messages.MalformedError as error:
             wrong = f"this is nothing that a panel says: {error}"
-        else:
-            self._do(decode, self._panel)
+            if isinstance(error, messages.VersionError):
+                remedy = "reload the page, or install the same psnb in both places"
+                wrong = f"the panel speaks {error}: {remedy}"
+            panel.reply_to(reply(messages.asked(message), "", wrong))
             return
-        self._panel.reply_to(reply(messages.asked(message), "", wrong))
-
-    def _do(self, decode: Any, panel: Panel) -> None:
-        if decode["type"] == "hello":
+        if found["type"] == "hello":
             panel.hello()
         elif not self._may_command:
             error = "you may look here, but not give commands"
-            panel.reply_to(reply(decode["id"], decode.get("coordinator", ""), error))
-        elif decode["type"] == "command":
-            self._hub.command(decode, panel.reply_to)
+            panel.reply_to(reply(found["id"], found.get("coordinator", ""), error))
+        elif found["type"] == "command":
+            self._hub.command(found, panel.reply_to)
         else:
-            self._hub.attach(decode, panel.reply_to)
+            self._hub.attach(found, panel.reply_to)
 
     async def _write(self, text: str | bytes) -> None:
         try:
             await self.write_message(text)
         except WebSocketClosedError as error:
             raise ConnectionError("the page has gone") from error
-
-
-def _batch(body: bytes, coordinator: str) -> protocol.HubPost:
-    """Return a post's body as a `HubPost`.
-
-    Raises
-    ------
-    HTTPError
-        If it is not one.
-    """
-    try:
-        batch = messages.batch(body)
-    except messages.VersionError as error:
-        raise HTTPError(
-            400, f"the kernel speaks {error}: install the same psnb in both places"
-        ) from None
-    except messages.MalformedError as error:
-        raise HTTPError(400, f"the body is not a batch of updates: {error}") from None
-    news: list[Any] = [*batch["updates"], *batch["replies"]]
-    if any(each["coordinator"] != coordinator for each in news):
-        raise HTTPError(400, "a post is about one coordinator, the one that its address names")
-    return batch
 
 
 def _too_large() -> HTTPError:

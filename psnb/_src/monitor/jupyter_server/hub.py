@@ -1,6 +1,6 @@
 """Hub: kernels post updates of their coordinators here, and panels receive them.
 
-A kernel posts from a thread of its own, so this works while its cells block. A panel has one
+A kernel posts from threads of its own, so this works while its cells block. A panel has one
 socket for all coordinators, and gets the history of each when it connects, whatever the kernels
 do. Nothing here blocks: a command is queued until the kernel's next post fetches it. Everything
 runs on the Jupyter server's event loop, so there are no locks.
@@ -9,55 +9,31 @@ runs on the Jupyter server's event loop, so there are no locks.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from psnb._src.jupyter_compat import kernel_process, notebooks
 from psnb._src.monitor import protocol
-from psnb._src.monitor.jupyter_server.commands import Commands, reply
 from psnb._src.monitor.jupyter_server.coordinators import (
     CoordinatorEntry,
     CoordinatorRegistry,
     TooManyError,
 )
-from psnb._src.monitor.jupyter_server.panel import Panel
+from psnb._src.monitor.jupyter_server.panel import Panel, Panels
 from psnb._src.monitor.jupyter_server.schedulers import MOST_SCHEDULERS, Schedulers
-
-
-class Kernels:
-    """Asks the managers of the server; used on its event loop.
-
-    Parameters
-    ----------
-    kernel_manager, session_manager
-        Of the running ``ServerApp``.
-    """
-
-    def __init__(self, kernel_manager: Any, session_manager: Any) -> None:
-        self._kernels = kernel_manager
-        self._sessions = session_manager
-
-    async def notebooks(self) -> dict[str, str]:
-        """Return the path of the notebook, relative to the server's root, by kernel id."""
-        return await notebooks(self._sessions)
-
-    def ended(self, known: CoordinatorEntry) -> str:
-        """Return why a coordinator's kernel does not exist any more; empty if it exists."""
-        if not known.kernel:
-            return ""
-        if known.kernel not in self._kernels:
-            # A kernel that was never here runs elsewhere; only missing heartbeats show its end.
-            return "its kernel was shut down" if known.process is not None else ""
-        # Restarted here, it has another process.
-        process = kernel_process(self._kernels, known.kernel)
-        if known.process is None:
-            known.process = process
-        return "" if process == known.process else "its kernel was restarted"
-
+from psnb._src.monitor.protocol import reply
+from psnb._src.monitor.updates import WATCH_ONLY
 
 HEARTBEAT_TIMEOUT = 5.0
 """Seconds without a post after which a kernel counts as gone; it posts once a second at least."""
+
+COMMAND_TIMEOUT = 30.0
+"""Seconds within which a coordinator must reply."""
+
+MOST_WAITING = 100
+"""Limit of commands that wait for one coordinator's next post."""
 
 MOST_PANELS = 100
 """Limit of connected pages."""
@@ -65,12 +41,23 @@ MOST_PANELS = 100
 SWEEP = 1.0
 """Seconds between two checks for coordinators that are gone and commands that have expired."""
 
-POLL = 0.5
-"""Seconds between two polls of the schedulers."""
-
 
 class Busy(Exception):  # noqa: N818 # the name in HTTP
     """A coordinator posts more often than it may."""
+
+
+ReplyTo = Callable[[protocol.CommandReply], None]
+"""Gets the reply to a panel's message, once, whatever happens."""
+
+
+class _Given(NamedTuple):
+    """A command without a reply so far."""
+
+    reply_to: ReplyTo
+    id: str
+    known: CoordinatorEntry
+    command: protocol.Command  # as the kernel gets it
+    until: float
 
 
 class Hub:
@@ -78,20 +65,23 @@ class Hub:
 
     Parameters
     ----------
-    kernels : Kernels
-        The kernels of the server.
+    kernels, sessions
+        The managers of the running ``ServerApp``.
     clock : callable
         Returns seconds.
     """
 
-    def __init__(self, kernels: Kernels, clock: Callable[[], float] = time.monotonic) -> None:
-        self._kernels = kernels
+    def __init__(
+        self, kernels: Any, sessions: Any, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._kernels, self._sessions = kernels, sessions
         self._clock = clock
         self.sources = CoordinatorRegistry(clock)
-        self._commands = Commands(clock)
-        self._panels: set[Panel] = set()
+        self.panels = Panels()
+        self.schedulers = Schedulers(self.sources, self.panels, clock)
+        self._given: dict[str, _Given] = {}
+        self._number = itertools.count()
         self._attaching: set[asyncio.Task[None]] = set()  # kept, or they might be garbage-collected
-        self._schedulers = Schedulers(self.sources, self._news, self._relist, clock)
 
     # Called for kernels.
 
@@ -108,10 +98,10 @@ class Hub:
         known = self.sources.get(coordinator)
         if known is not None and known.kind != "kernel":
             # The kernel's own posts replace what a scheduler has sent.
-            self.sources.forget(coordinator)
+            del self.sources[coordinator]
             known = None
         if known is None:
-            known = self.sources.add(coordinator, "kernel", "")
+            known = self.sources.add(coordinator, "kernel")
         elif known.gone:
             # It is back, perhaps in another process than the one the server knows.
             known.gone, known.process = "", None
@@ -123,11 +113,12 @@ class Hub:
         for update in batch["updates"]:
             wanted = known.add(update)
         for answer in batch["replies"]:
-            self._commands.answer(answer)
+            given = self._given.get(answer["id"])
+            if given is not None and given.known is known:  # else it is too late
+                del self._given[answer["id"]]
+                given.reply_to(protocol.CommandReply(**{**answer, "id": given.id}))
         commands, known.waiting = known.waiting, []
-        if known.listed() != was or known.backlog.last is None:
-            self._relist()
-        self._news()
+        self.panels.wake(listing=known.listed() != was or known.backlog.last is None)
         wanted = wanted or known.backlog.last is None
         return protocol.PendingCommands(version=protocol.VERSION, hello=wanted, commands=commands)
 
@@ -135,8 +126,9 @@ class Hub:
         """Note that a coordinator was closed; remove one that is gone already."""
         known = self.sources.get(coordinator)
         if known is not None and known.gone:
-            self.sources.dismiss(coordinator)
-            self._relist()
+            del self.sources[coordinator]
+            self.sources.dismissed.append(coordinator)
+            self.panels.wake(listing=True)
         elif known is not None:
             self._end(known, "it was closed")
 
@@ -150,95 +142,114 @@ class Hub:
         TooManyError
             If too many panels are connected.
         """
-        if len(self._panels) >= MOST_PANELS:
+        if len(self.panels) >= MOST_PANELS:
             raise TooManyError(f"{MOST_PANELS} pages listen already")
-        self._panels.add(panel)
-        self._schedulers.poll_now()
+        self.panels.add(panel)
+        self.schedulers.poll_now()
         panel.hello()
 
-    def leave(self, panel: Panel) -> None:
-        """Remove a panel."""
-        self._panels.discard(panel)
-
-    def command(
-        self, command: protocol.Command, reply_to: Callable[[protocol.CommandReply], None]
-    ) -> None:
-        """Forward a command; ``reply_to`` gets the reply, once, whatever happens."""
+    def command(self, command: protocol.Command, reply_to: ReplyTo) -> None:
+        """Queue a command for its coordinator's next post."""
         known = self.sources.get(command["coordinator"])
         if known is None:
             error = "there is no such coordinator here"
-            reply_to(reply(command["id"], command["coordinator"], error))
+        elif known.kind == "scheduler":
+            error = WATCH_ONLY
+        elif known.gone:
+            error = f"the coordinator cannot be reached: {known.gone}"
+        elif len(known.waiting) >= MOST_WAITING:
+            error = "too many commands wait for this coordinator already"
         else:
-            self._commands.give(known, command, reply_to)
+            # Each panel numbers its own commands, so the numbers are not unique.
+            unique = f"{next(self._number)}"
+            sent = protocol.Command(**{**command, "id": unique})
+            known.waiting.append(sent)
+            until = self._clock() + COMMAND_TIMEOUT
+            self._given[unique] = _Given(reply_to, command["id"], known, sent, until)
+            return
+        reply_to(reply(command["id"], command["coordinator"], error))
 
-    def attach(
-        self, request: protocol.Attach, reply_to: Callable[[protocol.CommandReply], None]
-    ) -> None:
-        """Attach a scheduler, if it answers, or detach one; ``reply_to`` gets the reply, once."""
+    def attach(self, request: protocol.Attach, reply_to: ReplyTo) -> None:
+        """Attach a scheduler, if it answers, or detach one."""
+        if len(self._attaching) >= MOST_SCHEDULERS:
+            reply_to(reply(request["id"], "", "too many schedulers are asked: wait a moment"))
+            return
+        asking = asyncio.ensure_future(self._attach(request, reply_to))
+        self._attaching.add(asking)
+        asking.add_done_callback(self._attaching.discard)
+
+    async def _attach(self, request: protocol.Attach, reply_to: ReplyTo) -> None:
         address = request["address"]
         if request["type"] == "detach":
-            error = self._schedulers.detach(address)
-            result = "" if error else f"no longer watching {address}"
-            reply_to(reply(request["id"], "", error, result))
-        elif len(self._attaching) >= MOST_SCHEDULERS:
-            reply_to(reply(request["id"], "", "too many schedulers are asked: wait a moment"))
+            error, done = self.schedulers.detach(address), "no longer watching"
         else:
-            asking = asyncio.ensure_future(self._attach(request, reply_to))
-            self._attaching.add(asking)
-            asking.add_done_callback(self._attaching.discard)
-
-    async def _attach(
-        self, request: protocol.Attach, reply_to: Callable[[protocol.CommandReply], None]
-    ) -> None:
-        error = await self._schedulers.attach(request["address"])
-        result = "" if error else f"watching {request['address']}"
-        reply_to(reply(request["id"], "", error, result))
+            error, done = await self.schedulers.attach(address), "watching"
+        reply_to(reply(request["id"], "", error, "" if error else f"{done} {address}"))
 
     def listing(self) -> protocol.Sources:
         """Return the message that lists coordinators and schedulers."""
         return protocol.Sources(
             type="sources",
             version=protocol.VERSION,
-            sources=[each.listed() for each in self.sources],
-            schedulers=self._schedulers.listed(),
+            sources=[each.listed() for each in self.sources.values()],
+            schedulers=self.schedulers.listed(),
         )
 
-    # Called by timers.
+    # Called by a timer.
 
     async def sweep(self) -> None:
         """Find coordinators that are gone and commands that have expired; every `SWEEP` seconds."""
-        live = [each for each in self.sources if each.kind == "kernel" and not each.gone]
-        notebooks = await self._kernels.notebooks() if live else {}
+        live = [x for x in self.sources.values() if x.kind == "kernel" and not x.gone]
+        paths = await notebooks(self._sessions) if live else {}
         for known in live:
-            unresponsive = self._clock() - known.heard
             if known.gone:  # it went while the notebooks were asked for
                 continue
-            if reason := self._kernels.ended(known):
+            if reason := self._ended(known):
                 self._end(known, reason)
-            elif unresponsive > HEARTBEAT_TIMEOUT:
-                self._end(
-                    known,
-                    f"no news for {HEARTBEAT_TIMEOUT:.0f} s: its process has ended, or is stuck "
-                    "in code that keeps Python's lock",
-                )
-            elif known.notebook != (path := notebooks.get(known.kernel, "")):
+            elif known.notebook != (path := paths.get(known.kernel, "")):
                 known.notebook = path
-                self._relist()
-        self._commands.expire()
+                self.panels.wake(listing=True)
+        self._expire()
 
-    def poll(self) -> None:
-        """Ask the schedulers that are due; every `POLL` seconds."""
-        self._schedulers.poll(watched=bool(self._panels))
+    def _ended(self, known: CoordinatorEntry) -> str:
+        """Return why a coordinator is gone; empty if it lives."""
+        if known.kernel and known.kernel in self._kernels:
+            # Restarted here, it has another process.
+            process = kernel_process(self._kernels, known.kernel)
+            if known.process is None:
+                known.process = process
+            if process != known.process:
+                return "its kernel was restarted"
+        elif known.kernel and known.process is not None:
+            # A kernel that was never here runs elsewhere; only missing heartbeats show its end.
+            return "its kernel was shut down"
+        if self._clock() - known.heard > HEARTBEAT_TIMEOUT:
+            return (
+                f"no news for {HEARTBEAT_TIMEOUT:.0f} s: its process has ended, or is stuck in "
+                "code that keeps Python's lock"
+            )
+        return ""
+
+    def _expire(self) -> None:
+        """Reply with an error to commands that are too old, or whose coordinator is gone."""
+        now = self._clock()
+        for unique, given in list(self._given.items()):
+            known = given.known
+            if known.gone:
+                error = f"the coordinator went before it replied: {known.gone}"
+            elif now < given.until:
+                continue
+            elif given.command in known.waiting:
+                known.waiting.remove(given.command)
+                error = (
+                    f"the kernel did not fetch it in {COMMAND_TIMEOUT:.0f} s, so it was withdrawn"
+                )
+            else:
+                error = f"no reply within {COMMAND_TIMEOUT:.0f} s; it may still be under way"
+            del self._given[unique]
+            given.reply_to(reply(given.id, known.coordinator, error))
 
     def _end(self, known: CoordinatorEntry, reason: str) -> None:
         self.sources.end(known, reason)
-        self._commands.expire()
-        self._relist()
-
-    def _news(self) -> None:
-        for panel in self._panels:
-            panel.wake()
-
-    def _relist(self) -> None:
-        for panel in self._panels:
-            panel.list_again()
+        self._expire()
+        self.panels.wake(listing=True)

@@ -7,12 +7,12 @@ size before they call this.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Literal, TypedDict
 
 import msgspec
 
 from psnb._src.monitor import protocol
-from psnb._src.monitor.backlog import Extracts
 from psnb._src.utils.text import truncate
 
 
@@ -36,64 +36,52 @@ class _Message(TypedDict):
     type: Literal["hello", "command", "attach", "detach"]
 
 
-_HEAD = msgspec.json.Decoder(_Head)
-_BATCH = msgspec.json.Decoder(protocol.HubPost)
-_EXTRACTS = msgspec.json.Decoder(Extracts)
-_ASKED = msgspec.json.Decoder(_Asked)
-_MESSAGE = msgspec.json.Decoder(_Message)
-
-_MESSAGE_BY_TYPE: dict[str, msgspec.json.Decoder[Any]] = {
-    "hello": msgspec.json.Decoder(protocol.Hello),
-    "command": msgspec.json.Decoder(protocol.Command),
-    "attach": msgspec.json.Decoder(protocol.Attach),
-    "detach": msgspec.json.Decoder(protocol.Attach),
+_KINDS = {
+    "hello": protocol.Hello,
+    "command": protocol.Command,
+    "attach": protocol.Attach,
+    "detach": protocol.Attach,
 }
 
 
-def batch(body: bytes) -> protocol.HubPost:
-    """Return the body of a kernel's post.
+def read(text: str | bytes, kind: type) -> Any:
+    """Return a message of a kind.
+
+    Parameters
+    ----------
+    text : str or bytes
+        JSON.
+    kind : type
+        A TypedDict of the contract.
 
     Raises
     ------
     VersionError
         If it has another version.
     MalformedError
-        If it is not a `protocol.HubPost`.
+        If it is no such message.
     """
-    found: protocol.HubPost = _read(body, _BATCH)
-    return found
-
-
-def extracts(body: bytes) -> Extracts:
-    """Return the answer of a scheduler's route; raises as `batch` does."""
-    found: Extracts = _read(body, _EXTRACTS)
-    return found
-
-
-def decode(text: str | bytes) -> protocol.Hello | protocol.Command | protocol.Attach:
-    """Return a panel's message; raises as `batch` does."""
-    kind = _decoded(text, _MESSAGE)["type"]
-    found: protocol.Hello | protocol.Command | protocol.Attach = _read(text, _MESSAGE_BY_TYPE[kind])
-    return found
-
-
-def asked(text: str | bytes) -> str:
-    """Return the id of a message that `decode` refuses; empty if it has no id that is a text."""
     try:
-        return truncate(_decoded(text, _ASKED)["id"])
-    except MalformedError:
-        return ""
-
-
-def _read(text: str | bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
-    try:
-        found = _decoded(text, decoder)
+        found = _decoded(text, kind)
     except MalformedError:
         # First the version: another version may have other fields, which would explain the error.
-        _require_version(_decoded(text, _HEAD))
+        _require_version(_decoded(text, _Head))
         raise
     _require_version(found)
     return found
+
+
+def read_from_panel(text: str | bytes) -> Any:
+    """Return a panel's message: a `Hello`, a `Command` or an `Attach`; raises as `read` does."""
+    return read(text, _KINDS[_decoded(text, _Message)["type"]])
+
+
+def asked(text: str | bytes) -> str:
+    """Return the id of a message that is refused; empty if it has no id that is a text."""
+    try:
+        return truncate(_decoded(text, _Asked)["id"])
+    except MalformedError:
+        return ""
 
 
 def _require_version(found: Any) -> None:
@@ -102,9 +90,12 @@ def _require_version(found: Any) -> None:
         raise VersionError(f"version {version} of psnb's protocol instead of {protocol.VERSION}")
 
 
-def _decoded(text: str | bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+_decoder = cache(msgspec.json.Decoder)
+
+
+def _decoded(text: str | bytes, kind: type) -> Any:
     try:
-        return decoder.decode(text)
+        return _decoder(kind).decode(text)
     except msgspec.ValidationError as error:
         raise MalformedError(truncate(str(error))) from None
     except (msgspec.DecodeError, UnicodeError) as error:

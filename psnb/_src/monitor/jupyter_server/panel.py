@@ -58,12 +58,7 @@ class Panel:
     def hello(self) -> None:
         """Send everything again."""
         self._sent.clear()
-        self.list_again()
-
-    def list_again(self) -> None:
-        """Send the list of coordinators."""
-        self._list = True
-        self.wake()
+        self.wake(listing=True)
 
     def reply_to(self, reply: protocol.CommandReply) -> None:
         """Send a reply."""
@@ -73,8 +68,9 @@ class Panel:
         self._replies.append(reply)
         self.wake()
 
-    def wake(self) -> None:
-        """Check whether there is something to send."""
+    def wake(self, listing: bool = False) -> None:
+        """Send what there is to send, and the list of coordinators if that has changed."""
+        self._list = self._list or listing
         if self._writing is None or self._writing.done():
             self._writing = asyncio.ensure_future(self._run())
 
@@ -97,15 +93,21 @@ class Panel:
                     yield json.dumps(self._replies.popleft())
                 else:
                     self._list = False
-                    yield json.dumps(self._listed())
-            for known in self._sources:
+                    listing = self._listing()
+                    live = {each["coordinator"] for each in listing["sources"]}
+                    self._sent = {each: sent for each, sent in self._sent.items() if each in live}
+                    yield json.dumps(listing)
+            for known in list(self._sources.values()):
                 for sequence, text in known.backlog.since(self._sent.get(known.coordinator)):
                     self._sent[known.coordinator] = sequence
                     yield text
                     more = True  # meanwhile more may have come
 
-    def _listed(self) -> protocol.Sources:
-        listing = self._listing()
-        live = {each["coordinator"] for each in listing["sources"]}
-        self._sent = {each: sent for each, sent in self._sent.items() if each in live}
-        return listing
+
+class Panels(set[Panel]):
+    """All that are connected."""
+
+    def wake(self, listing: bool = False) -> None:
+        """Wake each; as `Panel.wake`."""
+        for panel in self:
+            panel.wake(listing)

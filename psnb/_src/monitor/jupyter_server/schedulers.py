@@ -12,10 +12,11 @@ import json
 import logging
 import math
 import os
+import re
 import socket
 import ssl
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from tornado.httpclient import HTTPClientError
@@ -24,23 +25,32 @@ from tornado.simple_httpclient import HTTPStreamClosedError, HTTPTimeoutError, S
 from psnb._src.monitor import protocol
 from psnb._src.monitor.backlog import Extract, Extracts
 from psnb._src.monitor.jupyter_server import messages
-from psnb._src.monitor.jupyter_server.addresses import base, dashboards, malformed, scheduler_port
 from psnb._src.monitor.jupyter_server.coordinators import (
+    MOST_GONE,
     CoordinatorEntry,
     CoordinatorRegistry,
     TooManyError,
 )
+from psnb._src.monitor.jupyter_server.panel import Panels
 from psnb._src.utils.text import NAME, truncate
+
+DASHBOARD = 8787
+"""The port of a scheduler's HTTP server, if it was not given another one."""
 
 MOST_SCHEDULERS = 20
 
 MOST_BYTES = 8 << 20
 """Limit of an answer, in bytes."""
 
+POLL = 0.5
+"""Seconds between two polls."""
+
 UNWATCHED = 5.0
 """Seconds between two polls while no panel is connected."""
 
 ROUTE = "/psnb/updates"
+
+_TYPED = re.compile(r"(?:(tcp|tls)://)?([\w.-]+|\[[0-9a-fA-F:]+\])(?::(\d+))?")
 
 _log = logging.getLogger("psnb")
 
@@ -49,16 +59,12 @@ class _AnswerError(Exception):
     """Why a scheduler gave no answer, in plain words."""
 
 
-class _NoRouteError(_AnswerError):
+class _NoRouteError(Exception):
     """No coordinator has reported to this scheduler yet."""
 
 
-class _Cluster(NamedTuple):
-    """What a scheduler says of itself; empty if it says nothing."""
-
-    address: str = ""
-    id: str = ""
-    started: float = 0.0
+_Cluster = tuple[str, str, float]
+"""A scheduler's own address, its id, and since when it runs; empty if it does not say."""
 
 
 class _AttachedScheduler:
@@ -66,12 +72,23 @@ class _AttachedScheduler:
 
     def __init__(self, address: str, now: float) -> None:
         self.address = address
-        self.cluster: _Cluster | None = None  # to be asked, as another one may be there by now
+        self.cluster: _Cluster | None = None  # to be asked, as another may be there by now
         self.coordinators = 0  # that live
         self.error = ""
-        self.due = now
-        self.answered = now
+        self.due = self.answered = now
         self.asking: asyncio.Task[None] | None = None
+
+    def listed(self) -> protocol.Scheduler:
+        """Return the row that panels get for it."""
+        cluster, identity, started = self.cluster or ("", "", 0.0)
+        return protocol.Scheduler(
+            address=self.address,
+            cluster=cluster,
+            cluster_id=identity,
+            cluster_started=started,
+            coordinators=self.coordinators,
+            error=self.error,
+        )
 
 
 class Schedulers:
@@ -81,10 +98,8 @@ class Schedulers:
     ----------
     sources : CoordinatorRegistry
         Where their coordinators are added.
-    news : callable
-        Called when there are updates.
-    send_listing : callable
-        Called when the list has changed.
+    panels : Panels
+        Woken by news of them; while there is none, schedulers are asked seldom.
     clock : callable
         Returns seconds.
     time_limit : float
@@ -94,202 +109,211 @@ class Schedulers:
     def __init__(
         self,
         sources: CoordinatorRegistry,
-        news: Callable[[], None],
-        send_listing: Callable[[], None],
+        panels: Panels,
         clock: Callable[[], float],
         time_limit: float = 5.0,
     ) -> None:
-        self._sources = sources
-        self._news = news
-        self._relist = send_listing
+        self._sources, self._panels = sources, panels
         self._clock = clock
         self._time_limit = time_limit
         self._watched: dict[str, _AttachedScheduler] = {}
 
-    async def attach(self, address: str) -> str:
+    async def attach(self, typed: str) -> str:
         """Attach a scheduler, if it answers; return why that failed, or an empty string.
 
         Parameters
         ----------
-        address : str
-            That of its dashboard, or what `psnb.connect` takes.
+        typed : str
+            The address of its dashboard, or what `psnb.connect` takes.
         """
         errors: list[str] = []
-        typed = address
-        for address in dashboards(typed):  # what is attached is what answers
-            if error := malformed(address):
+        addresses, port = _dashboards(typed)
+        for address in addresses:  # what is attached is what answers
+            if error := _malformed(address):
                 return error
-            watched = _AttachedScheduler(address, self._clock())
             try:
-                answer = await self._answer(watched)
+                answer = await self._answer(address)
             except _AnswerError as error:
                 errors.append(str(error) if address == typed else f"{address}: {error}")
                 continue
-            watched.cluster = await _cluster_of(address, self._time_limit)
-            named = scheduler_port(typed)
-            guessed = named not in (None, urlsplit(address).port)
-            if guessed and urlsplit(watched.cluster.address).port != named:
-                errors.append(f"{address}: that is the dashboard of another scheduler")
-                continue
-            break
+            cluster = await self._cluster(address)
+            if port in (None, urlsplit(address).port, urlsplit(cluster[0]).port):
+                break
+            errors.append(f"{address}: that is the dashboard of another scheduler")
         else:
             return "; ".join(errors)
         if address not in self._watched and len(self._watched) >= MOST_SCHEDULERS:
             return f"{MOST_SCHEDULERS} schedulers are attached already: detach one first"
-        watched = self._watched.setdefault(address, watched)
-        self._relist()
-        self._take(watched, answer)
+        watched = self._watched.setdefault(address, _AttachedScheduler(address, self._clock()))
+        self._take(watched, answer, cluster)
+        self._panels.wake(listing=True)
         return ""
 
     def detach(self, address: str) -> str:
         """Detach a scheduler, and remove its coordinators."""
         if self._watched.pop(address, None) is None:
             return f"{address} is not attached"
-        for known in self._sources:
-            if known.address == address:
-                self._sources.forget(known.coordinator)
-        self._relist()
+        for known in self._of(address):
+            del self._sources[known.coordinator]
+        self._panels.wake(listing=True)
         return ""
 
     def listed(self) -> list[protocol.Scheduler]:
         """Return the rows that panels get for them."""
-        return [_row(each) for each in self._watched.values()]
+        return [each.listed() for each in self._watched.values()]
 
     def poll_now(self) -> None:
         """Ask all at the next poll."""
         for watched in self._watched.values():
             watched.due = self._clock()
 
-    def poll(self, watched: bool) -> None:
-        """Begin to ask the schedulers that are due.
-
-        Parameters
-        ----------
-        watched : bool
-            Whether a panel is connected: then all are due.
-        """
+    def poll(self) -> None:
+        """Begin to ask the schedulers that are due, or all if a panel is connected."""
         now = self._clock()
         for each in self._watched.values():
-            if (watched or now >= each.due) and (each.asking is None or each.asking.done()):
+            if (self._panels or now >= each.due) and (each.asking is None or each.asking.done()):
                 each.due = now + UNWATCHED
                 each.asking = asyncio.ensure_future(self._ask(each))
 
     async def _ask(self, watched: _AttachedScheduler) -> None:
+        cluster, error = watched.cluster, ""
         try:
-            answer = await self._answer(watched)
-        except _AnswerError as error:
-            self._failed(watched, str(error))
-            return
-        if watched.cluster is None:
-            watched.cluster = await _cluster_of(watched.address, self._time_limit)
-            self._relist()
-        self._take(watched, answer)
-
-    def _failed(self, watched: _AttachedScheduler, error: str) -> None:
-        if self._watched.get(watched.address) is not watched:
-            return
-        changed, watched.error = watched.error != error, error
-        watched.cluster = None
-        if self._clock() - watched.answered > self._time_limit:
-            for known in self._of(watched):
-                if not known.gone:
-                    self._sources.end(known, f"its scheduler cannot be reached: {error}")
-                    changed = True
-        if changed:
-            self._relist()
-
-    def _take(self, watched: _AttachedScheduler, answer: Extracts) -> None:
+            answer = await self._answer(watched.address)
+            if cluster is None:
+                cluster = await self._cluster(watched.address)
+        except _AnswerError as caught:
+            error = str(caught)
         if self._watched.get(watched.address) is not watched:
             return  # it was detached meanwhile
-        before = [each.listed() for each in self._sources], _row(watched)
-        watched.error, watched.answered = "", self._clock()
+        before = self._listed(watched)
+        if error:
+            self._fail(watched, error)
+        else:
+            self._take(watched, answer, cluster)
+        self._panels.wake(listing=self._listed(watched) != before)
+
+    def _listed(self, watched: _AttachedScheduler) -> tuple[Any, ...]:
+        return watched.listed(), [each.listed() for each in self._sources.values()]
+
+    def _fail(self, watched: _AttachedScheduler, error: str) -> None:
+        watched.error, watched.cluster = error, None
+        if self._clock() - watched.answered > self._time_limit:  # once is an accident
+            for known in self._of(watched.address):
+                if not known.gone:
+                    self._sources.end(known, f"its scheduler cannot be reached: {error}")
+
+    def _take(
+        self, watched: _AttachedScheduler, answer: Extracts, cluster: _Cluster | None
+    ) -> None:
+        watched.error, watched.answered, watched.cluster = "", self._clock(), cluster
         watched.coordinators = sum(not each["gone"] for each in answer["coordinators"])
         for extract in answer["coordinators"]:
             try:
-                self._take_one(watched, extract)
+                self._take_one(watched.address, extract)
             except TooManyError as error:
                 watched.error = str(error)
         there = {each["coordinator"] for each in answer["coordinators"]}
-        for known in self._of(watched):
+        for known in self._of(watched.address):
             if known.coordinator not in there and not known.gone:
                 self._sources.end(known, "its scheduler does not know it any more")
-        if ([each.listed() for each in self._sources], _row(watched)) != before:
-            self._relist()
-        self._news()
 
-    def _take_one(self, watched: _AttachedScheduler, extract: Extract) -> None:
-        known = self._sources.get(extract["coordinator"])
+    def _take_one(self, address: str, extract: Extract) -> None:
+        name, gone = extract["coordinator"], extract["gone"]
+        known = self._sources.get(name)
         if known is None:
-            unwanted = self._sources.full_of_gone() or self._sources.was_dismissed(
-                extract["coordinator"]
-            )
-            if not extract["updates"] or (extract["gone"] and unwanted):
+            full = len(self._sources.gone()) >= MOST_GONE
+            if not extract["updates"] or (gone and (full or name in self._sources.dismissed)):
                 return
-            known = self._sources.add(extract["coordinator"], "scheduler", watched.address)
-        if known.address != watched.address:
+            known = self._sources.add(name, "scheduler", address)
+        if known.address != address:
             return  # its kernel is here, or the same scheduler has another address
         for update in extract["updates"]:
             # Updates after a gap are not added: the next request asks for what is missing.
             known.add(update)
-        known.heard = self._clock()
-        if extract["gone"] and not known.gone:
-            self._sources.end(known, extract["gone"])
-        else:
-            known.gone = extract["gone"]
+        if gone and not known.gone:
+            self._sources.end(known, gone)
+        known.gone = gone
 
-    def _of(self, watched: _AttachedScheduler) -> list[CoordinatorEntry]:
-        return [each for each in self._sources if each.address == watched.address]
+    def _of(self, address: str) -> list[CoordinatorEntry]:
+        return [each for each in self._sources.values() if each.address == address]
 
-    async def _answer(self, watched: _AttachedScheduler) -> Extracts:
-        after = {each.coordinator: each.backlog.last for each in self._of(watched)}
+    async def _answer(self, address: str) -> Extracts:
+        after = {each.coordinator: each.backlog.last for each in self._of(address)}
         query = quote(json.dumps(after), safe="")
         try:
-            url = f"{base(watched.address)}{ROUTE}?after={query}"
-            return messages.extracts(await _fetch(url, self._time_limit))
+            body = await _fetch(f"{_base(address)}{ROUTE}?after={query}", self._time_limit)
+            found: Extracts = messages.read(body, Extracts)
+            return found
         except _NoRouteError:
             return Extracts(version=protocol.VERSION, coordinators=[])
-        except TimeoutError:
-            raise _AnswerError(f"no answer within {self._time_limit:g} s") from None
         except messages.VersionError:
             raise _AnswerError(
                 "the psnb on the scheduler speaks another version of the protocol: install the "
                 "same psnb in both places"
             ) from None
         except messages.MalformedError as error:
-            _log.debug("%s gave no answer of psnb's route: %s", watched.address, error)
+            _log.debug("%s gave no answer of psnb's route: %s", address, error)
             raise _AnswerError("what answers there is not psnb's route") from None
         except _AnswerError:
             raise
         except Exception as error:  # a boundary: an HTTP client may raise anything
-            _log.debug("%s gave no answer", watched.address, exc_info=True)
+            _log.debug("%s gave no answer", address, exc_info=True)
             raise _AnswerError(f"what answers there is not HTTP: {type(error).__name__}") from error
 
+    async def _cluster(self, dashboard: str) -> _Cluster:
+        """Return whose dashboard it is."""
+        try:
+            url = f"{_base(dashboard)}/json/identity.json"
+            found = json.loads(await _fetch(url, self._time_limit))
+            address = truncate(str(found["address"]), NAME)
+            _ = urlsplit(address).port  # raises if it is not an address
+            started = float(found["started"])
+            # JSON has no other numbers: pages could read nothing that has them.
+            since = started if math.isfinite(started) else 0.0
+            return address, truncate(str(found["id"]), NAME), since
+        except Exception:  # a boundary: an HTTP client may raise anything, and so may what answers
+            _log.debug("%s did not say whose dashboard it is", dashboard, exc_info=True)
+            return "", "", 0.0
 
-def _row(watched: _AttachedScheduler) -> protocol.Scheduler:
-    cluster = watched.cluster or _Cluster()
-    return protocol.Scheduler(
-        address=watched.address,
-        cluster=cluster.address,
-        cluster_id=cluster.id,
-        cluster_started=cluster.started,
-        coordinators=watched.coordinators,
-        error=watched.error,
+
+def _dashboards(typed: str) -> tuple[list[str], int | None]:
+    """Return where the dashboard may be of a scheduler, and its own port if an address names it.
+
+    Dask's own protocol is not asked: an answer in it could run code here, where it is unpickled.
+    """
+    parts = _TYPED.fullmatch(typed)
+    if parts is None:
+        return [typed], None
+    scheme, host, port = parts.groups()
+    usual = f"http://{host}:{DASHBOARD}"
+    if not port:
+        return [usual], None
+    return [usual] if scheme else list(dict.fromkeys([f"http://{host}:{port}", usual])), int(port)
+
+
+def _malformed(address: str) -> str:
+    """Return what is wrong with an address; empty if it is valid."""
+    # JupyterLab shows 140 characters, so the advice comes first.
+    wrong = (
+        "give the http:// address of the scheduler's dashboard, which client.dashboard_link has: "
+        f"{address[:100]!r} is none"
     )
-
-
-async def _cluster_of(dashboard: str, time_limit: float) -> _Cluster:
-    """Return which scheduler a dashboard is of."""
     try:
-        found = json.loads(await _fetch(f"{base(dashboard)}/json/identity.json", time_limit))
-        address = truncate(str(found["address"]), NAME)
-        _ = urlsplit(address).port  # raises if it is not an address
-        started = float(found["started"])
-        # JSON has no other numbers: pages could read nothing that has them.
-        since = started if math.isfinite(started) else 0.0
-        return _Cluster(address, truncate(str(found["id"]), NAME), since)
-    except Exception:  # a boundary: an HTTP client may raise anything, and so may what answers
-        _log.debug("%s did not say whose dashboard it is", dashboard, exc_info=True)
-        return _Cluster()
+        parts = urlsplit(address)
+        host, port = parts.hostname or "", parts.port
+        host.encode("idna")  # as the name lookup will
+    except ValueError:  # of the port, or of the name
+        return wrong
+    if parts.scheme not in ("http", "https") or not host or port == 0 or len(address) > 300:
+        return wrong
+    return wrong if parts.username is not None or parts.query or parts.fragment else ""
+
+
+def _base(address: str) -> str:
+    """Return the URL of a scheduler's HTTP server, without a slash at its end."""
+    parts = urlsplit(address)
+    # People copy what the browser shows.
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/status')}"
 
 
 async def _fetch(url: str, time_limit: float) -> bytes:
@@ -302,30 +326,27 @@ async def _fetch(url: str, time_limit: float) -> bytes:
             connect_timeout=time_limit,
             request_timeout=time_limit,
         )
+        return response.body
     except HTTPTimeoutError:
-        raise TimeoutError from None
+        error = f"no answer within {time_limit:g} s"
     except HTTPStreamClosedError:
-        raise _AnswerError(
-            f"it hung up in the middle of its answer, or that is not HTTP, or over "
+        error = (
+            "it hung up in the middle of its answer, or that is not HTTP, or over "
             f"{MOST_BYTES >> 20} MiB"
-        ) from None
-    except HTTPClientError as error:
-        raise _translated(error) from None
+        )
+    except HTTPClientError as caught:
+        if caught.code == 404:
+            raise _NoRouteError from None
+        error = f"its HTTP server answers with status {caught.code}"
+        if 300 <= caught.code < 400:
+            error = "it redirects to another address, where psnb does not follow"
     except socket.gaierror:
-        raise _AnswerError("its host is not known here: look for a slip in the name") from None
+        error = "its host is not known here: look for a slip in the name"
     except ssl.SSLError:
-        raise _AnswerError("it speaks no TLS, or its certificate is not trusted here") from None
-    except OSError as error:
-        why = os.strerror(error.errno) if error.errno else type(error).__name__
-        raise _AnswerError(f"nothing can be reached there: {why}") from None
+        error = "it speaks no TLS, or its certificate is not trusted here"
+    except OSError as caught:
+        why = os.strerror(caught.errno) if caught.errno else type(caught).__name__
+        error = f"nothing can be reached there: {why}"
     finally:
         client.close()
-    return response.body
-
-
-def _translated(error: HTTPClientError) -> _AnswerError:
-    if error.code == 404:
-        return _NoRouteError("psnb has no route there yet: there will be one with a coordinator")
-    if 300 <= error.code < 400:
-        return _AnswerError("it redirects to another address, where psnb does not follow")
-    return _AnswerError(f"its HTTP server answers with status {error.code}")
+    raise _AnswerError(error)

@@ -1,34 +1,149 @@
 """HubLink: sends the updates of a coordinator in this kernel to the hub on the Jupyter server.
 
-One thread posts, the publisher's, ``psnb-hub``: updates in their order, replies, a heartbeat when
-there is neither, and the end. If the hub is out of reach, it tries again, less and less often. A
-message that the hub refuses as invalid is a fault of psnb: it is logged, once, and dropped.
+The hub is on the server that started this process; address and token are in that server's own
+runtime file. Three kinds of threads post: the publisher's, ``psnb-hub``, updates in their order,
+and the end; ``psnb-hub-alive`` heartbeats when there is nothing else, also while an update takes
+long to be made; that of a command its reply. If the hub is out of reach, the publisher tries again,
+less and less often, and nothing else is posted meanwhile. A message that the hub refuses as invalid
+is a fault of psnb: it is logged, once, and dropped.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import logging
-import queue
+import os
+import socket
+import ssl
+import threading
 import time
-from urllib.parse import quote
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import quote, urlsplit
 
-from psnb._src.jupyter_compat import SECRET
+import httpx
+
+from psnb._src.jupyter_compat import SECRET, server_file
 from psnb._src.monitor.commands import execute
-from psnb._src.monitor.links.hub_client import HubClient, JupyterServer
-from psnb._src.monitor.protocol import VERSION, CommandReply, HubPost, Update
-from psnb._src.monitor.publisher import Publisher
+from psnb._src.monitor.protocol import SECRET_HEADER, VERSION, CommandReply, HubPost, Update
+from psnb._src.monitor.publisher import INTERVAL, Publisher
 from psnb._src.monitor.updates import chunks
 from psnb._src.monitor.viewed import Viewed
-
-_log = logging.getLogger("psnb")
+from psnb._src.utils.interrupts import uninterrupted
 
 HEARTBEAT = 0.5
-"""Maximum seconds between two posts; commands also wait for the next post."""
+"""Seconds without a post after which there is a heartbeat; commands also wait for the next post."""
 
 _REFUSED = (400, 413)  # the same body would be refused again
 
+_XSRF = "00" * 16  # equal in cookie and header, which a page of another origin cannot do
+
 _log = logging.getLogger("psnb")
+
+
+@dataclass(frozen=True)
+class JupyterServer:
+    """A running Jupyter server.
+
+    Parameters
+    ----------
+    url : str
+        Its base URL, with a slash at the end.
+    socket : str
+        Path of the Unix socket on which it listens; empty if it listens on a port.
+    token : str
+        For authentication; empty if the server needs none, or only takes passwords.
+    secret : str
+        What it has given to its kernels, for a server without a token.
+    timeout : float
+        Seconds within which it must answer.
+    """
+
+    url: str
+    socket: str
+    token: str
+    secret: str = ""
+    timeout: float = 2.0
+
+
+def find_server() -> JupyterServer | None:
+    """Return the Jupyter server that started this process, if it exists and still runs."""
+    file = server_file()
+    if file is None:
+        return None
+    try:
+        info = json.loads(file.read_text())
+        # In JupyterHub a server has no token of its own; kernels inherit the token of JupyterHub.
+        token = info.get("token") or os.environ.get("JUPYTERHUB_API_TOKEN", "")
+        sock = info.get("sock") or ""
+        url = f"http://localhost{info['base_url']}" if sock else info["url"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return JupyterServer(url=url, socket=sock, token=token, secret=os.environ.get(SECRET, ""))
+
+
+class HubClient(httpx.HTTPTransport):
+    """Sends requests to a server, over connections that stay open; any thread.
+
+    Not an `httpx.Client`: that logs each request at level INFO, four times a second, and takes
+    proxies and passwords from the environment.
+    """
+
+    def __init__(self, server: JupyterServer) -> None:
+        self._url, self._timeout = server.url, httpx.Timeout(server.timeout).as_dict()
+        headers = {"Content-Type": "application/json"}
+        if server.token:
+            headers["Authorization"] = f"token {server.token}"
+        else:
+            # A server without tokens still checks that the request does not come from a page of
+            # another origin; setting cookie and header ourselves proves that.
+            headers |= {"Cookie": f"_xsrf={_XSRF}", "X-XSRFToken": _XSRF}
+            headers[SECRET_HEADER] = server.secret
+        self._headers = httpx.Headers(headers, "latin-1")  # as Jupyter reads tokens of users
+        verify = _verification(urlsplit(server.url).hostname or "")
+        super().__init__(verify=verify, uds=server.socket or None)
+
+    def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Ask the server.
+
+        Parameters
+        ----------
+        method, path : str
+            The path is relative to the server's base URL.
+        body : bytes, optional
+            JSON.
+
+        Returns
+        -------
+        (int, bytes)
+            Status and body of its answer.
+
+        Raises
+        ------
+        ConnectionError
+            If there is no answer within the server's ``timeout``.
+        """
+        extensions = {"timeout": self._timeout}
+        try:
+            request = httpx.Request(
+                method, self._url + path, headers=self._headers, content=body, extensions=extensions
+            )
+            answer = self.handle_request(request)
+            return answer.status_code, answer.read()
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise ConnectionError(f"the Jupyter server does not answer: {error}") from error
+
+
+def _verification(host: str) -> ssl.SSLContext | bool:
+    # A certificate names the public host, not this machine's address, and is often self-signed. For
+    # other hosts it is checked against the system's certificates, which httpx does not use by
+    # default.
+    try:
+        here = host in ("localhost", socket.gethostname()) or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        here = False
+    return False if here else ssl.create_default_context()
 
 
 class HubLink(Publisher):
@@ -53,11 +168,18 @@ class HubLink(Publisher):
         self._refused_pause = refused_pause
         self._no_hello_until = 0.0  # by the monotonic clock
         self._warned = False  # whether a refusal by the hub was logged
-        self._replies: queue.SimpleQueue[CommandReply] = queue.SimpleQueue()
         self._reached = False  # whether the last post succeeded
         self._posted = time.monotonic()
+        self._over = threading.Event()
+        self._alive = threading.Thread(target=self._beat, name="psnb-hub-alive", daemon=True)
         super().__init__(viewed, self._publish, "psnb-hub")
-        self.hello()  # the update from construction is shown nowhere
+        self.wake(full=True)  # the update from construction is shown nowhere
+
+    @uninterrupted
+    def start(self) -> None:
+        """Start the threads; once."""
+        self._alive.start()
+        super().start()
 
     def _publish(self, update: Update) -> None:
         for chunk in chunks(Update(**update)):  # a copy: the publisher reads its own later
@@ -68,36 +190,57 @@ class HubLink(Publisher):
                 if chunk["full"]:
                     self._no_hello_until = time.monotonic() + self._refused_pause
 
-    def idle(self) -> None:
-        """Post replies, and heartbeats."""
-        if not self._replies.empty() or time.monotonic() - self._posted >= HEARTBEAT:
-            self._post([])
+    def _beat(self) -> None:
+        while not self._over.wait(INTERVAL):
+            if time.monotonic() - self._posted >= HEARTBEAT:
+                self._try_to_post()
 
     def ended(self) -> None:
         """Tell the hub that the coordinator is closed, or gone."""
+        self._over.set()
+        self._alive.join()
         try:
             if self._reached:
                 self._hub.request("DELETE", self._path)
         finally:
             self._hub.close()
 
-    def _post(self, updates: list[Update]) -> bool:
-        """Post updates and replies, run the hub's commands; return whether the hub took them.
+    def _reply(self, reply: CommandReply) -> None:
+        self._try_to_post([reply])
+        self.wake()
 
-        If it is out of reach, replies are lost; the hub informs the panels that wait.
+    def _try_to_post(self, replies: Sequence[CommandReply] = ()) -> None:
+        """Post no updates; if the hub is out of reach, that is left to the publisher.
+
+        Replies are lost then; the hub informs the panels that wait.
+        """
+        if self._reached and not self._over.is_set():
+            try:
+                self._post([], replies)
+            except OSError:
+                self.wake(full=True)
+
+    def _post(self, updates: list[Update], replies: Sequence[CommandReply] = ()) -> bool:
+        """Post updates and replies, run the hub's commands; return whether the hub took them.
 
         Raises
         ------
         OSError
             If the hub could not be reached.
         """
-        replies = [self._replies.get() for _ in range(self._replies.qsize())]
-        batch = HubPost(version=VERSION, updates=updates, replies=replies)
+        batch = HubPost(version=VERSION, updates=updates, replies=list(replies))
         body = json.dumps(batch, separators=(",", ":")).encode()
-        self._posted, self._reached = time.monotonic(), False
-        status, answer = self._hub.request("POST", self._path, body)
-        if status in _REFUSED:
-            self._reached = True
+        self._posted = time.monotonic()
+        try:
+            status, answer = self._hub.request("POST", self._path, body)
+            if status != 200 and status not in _REFUSED:
+                raise ConnectionError(_refusal(status, answer))
+            orders = json.loads(answer) if status == 200 else None
+        except (OSError, ValueError) as error:
+            self._reached = False
+            raise ConnectionError(str(error)) from error
+        self._reached = True
+        if orders is None:
             if not self._warned:
                 self._warned = True
                 _log.warning(
@@ -106,24 +249,13 @@ class HubLink(Publisher):
                     _refusal(status, answer),
                 )
             return False
-        if status != 200:
-            raise ConnectionError(_refusal(status, answer))
-        try:
-            orders = json.loads(answer)
-        except ValueError as error:
-            raise ConnectionError(str(error)) from error
-        self._reached = True
         if orders["hello"] and time.monotonic() >= self._no_hello_until:
-            self.hello()
+            self.wake(full=True)
         viewed = self._viewed()
         if viewed is not None:
             for command in orders["commands"]:
                 execute(viewed, command, "the panel", self._reply)
         return True
-
-    def _reply(self, reply: CommandReply) -> None:
-        self._replies.put(reply)
-        self.soon()
 
 
 def _refusal(status: int, answer: bytes) -> str:

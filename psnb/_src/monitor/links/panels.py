@@ -18,8 +18,7 @@ import logging
 import dask
 from distributed import Client
 
-from psnb._src.monitor.links.hub_client import find_server
-from psnb._src.monitor.links.hub_link import HubLink
+from psnb._src.monitor.links.hub_link import HubLink, find_server
 from psnb._src.monitor.links.scheduler_link import SchedulerLink
 from psnb._src.monitor.publisher import Publisher
 from psnb._src.monitor.viewed import Viewed

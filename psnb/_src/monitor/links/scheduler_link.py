@@ -9,12 +9,11 @@ anyone who can open the dashboard can read it. So the scheduler gets only an out
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
-import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -29,8 +28,6 @@ from psnb._src.monitor.publisher import Publisher
 from psnb._src.monitor.updates import chunks, outline
 from psnb._src.monitor.viewed import Viewed
 from psnb._src.utils.threads import run_in_thread, run_on_loop
-
-_log = logging.getLogger("psnb")
 
 POST = "psnb_tell"
 """The name of the handler on the scheduler."""
@@ -55,14 +52,14 @@ TIMEOUT = 5.0
 """Seconds within which the scheduler must answer."""
 
 
+@dataclass(eq=False)
 class _KeptCoordinator:
     """What the scheduler keeps of one coordinator."""
 
-    def __init__(self, owner: str) -> None:
-        self.owner = owner  # id of its client
-        self.gone = ""
-        self.until = 0.0  # when it is removed, if it is gone
-        self.backlog = Backlog()
+    owner: str  # id of its client
+    gone: str = ""
+    until: float = 0.0  # when it is removed, if it is gone
+    backlog: Backlog = field(default_factory=Backlog)
 
 
 class UpdatesRoute(SchedulerPlugin):
@@ -182,7 +179,7 @@ class SchedulerLink(Publisher):
         self._client = client
         self._numbers = itertools.count()  # of sent updates: maybe more than published
         super().__init__(viewed, self._publish, "psnb-route", INTERVAL)
-        self.hello()  # the update from construction is shown nowhere
+        self.wake(full=True)  # the update from construction is shown nowhere
 
     def start(self) -> None:
         """Register the route, and begin; once.
@@ -203,7 +200,7 @@ class SchedulerLink(Publisher):
         for chunk in chunks(outline(update)):
             chunk["sequence"] = next(self._numbers)
             if self._post(chunk):
-                self.hello()
+                self.wake(full=True)
 
     def _post(self, update: Update | None) -> bool:
         """Call the plugin.
@@ -215,20 +212,16 @@ class SchedulerLink(Publisher):
         """
         if not is_connected(self._client):
             raise ConnectionError("the client is not connected to its scheduler")
+        call = partial(
+            ask_scheduler,
+            self._client,
+            POST,
+            owner=self._client.id,
+            coordinator=self._coordinator,
+            update=update,
+        )
         try:
-            # This limit is for the case that the event loop ends meanwhile.
-            loop = event_loop(self._client)
-            wanted: bool = run_on_loop(loop, partial(self._call, update), TIMEOUT + 1)
+            wanted: bool = run_on_loop(event_loop(self._client), call, TIMEOUT)
         except RuntimeError as error:  # of an event loop that has just ended
             raise ConnectionError(str(error)) from error
         return wanted
-
-    async def _call(self, update: Update | None) -> Any:
-        async with asyncio.timeout(TIMEOUT):
-            return await ask_scheduler(
-                self._client,
-                POST,
-                owner=self._client.id,
-                coordinator=self._coordinator,
-                update=update,
-            )
