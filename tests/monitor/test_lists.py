@@ -7,8 +7,7 @@ from typing import Any
 
 from psnb._src.monitor.events import Event, EventKind
 from psnb._src.monitor.failures import Failure
-from psnb._src.monitor.html.lists import Events, Failures, Phases, WorkerPhases
-from psnb._src.monitor.html.tables import MOST_ROWS
+from psnb._src.monitor.html.tables import MOST_ROWS, Events, Failures, Phases, WorkerPhases
 from psnb._src.utils.phases import PhaseStatistics
 from tests.monitor.test_summary import HOSTILE, Reader
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from psnb._src.monitor.html.saved import INTERVAL, KEPT, SavedSummaries
+from psnb._src.monitor.display import INTERVAL, KEPT, SavedSummaries
 from psnb._src.monitor.html.summary import moment
 from tests.monitor.notebook_outputs import notebook_outputs
 from tests.monitor.updates import full_update

@@ -21,8 +21,7 @@ from psnb._src.monitor.links.scheduler_link import (
     SchedulerLink,
     UpdatesRoute,
 )
-from psnb._src.monitor.protocol import CommandName
-from psnb._src.monitor.updates import WATCH_ONLY
+from psnb._src.monitor.protocol import WATCH_ONLY, CommandName
 from tests.conftest import wait_until
 from tests.monitor.hub.jupyter import Jupyter
 from tests.monitor.hub.updates import update

@@ -34,7 +34,7 @@ from psnb._src.jupyter_compat import in_notebook
 from psnb._src.metrics.metric import MetricStates
 from psnb._src.monitor.events import Event
 from psnb._src.monitor.failures import Failure
-from psnb._src.monitor.html.lists import Events, Failures, Phases
+from psnb._src.monitor.html.tables import Events, Failures, Phases
 from psnb._src.monitor.links.panels import connect_panels
 from psnb._src.monitor.statistics import Statistics
 from psnb._src.monitor.training_clock import TrainingClock

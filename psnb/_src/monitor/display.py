@@ -1,10 +1,11 @@
 """Chooses a coordinator's display: a live widget in a notebook, text anywhere else.
 
-In a notebook the live widget is one output, and a static summary another, which the page hides
-while the widget lives (see `html.saved`). When a cell ends, the saved form of both is brought up to
-date: a program that executes a notebook without a page ends right after the last cell, before the
-publisher's next update. When the coordinator is closed, by any thread, the outputs are replaced by
-its final summary, which a saved notebook keeps.
+In a notebook the live widget is one output, and a static summary another: a notebook is saved at
+any moment, and a widget's output is nothing without its kernel. The page hides the summary while
+the widget lives, and it is replaced while the coordinator works. When a cell ends, the saved form
+of both is brought up to date: a program that executes a notebook without a page ends right after
+the last cell, before the publisher's next update. When the coordinator is closed, by any thread,
+the outputs are replaced by its final summary, which a saved notebook keeps.
 
 It is not done at the end of ``join`` instead: a cell may join a thousand times a second, and takes
 milliseconds for each summary, and there are more ways to wait (`drain`, `run_epoch`, trainers).
@@ -27,9 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 from psnb._src.jupyter_compat import after_cells, in_notebook
 from psnb._src.monitor.feed import Feed
-from psnb._src.monitor.html.saved import SavedSummaries, replace
-from psnb._src.monitor.html.summary import render
-from psnb._src.monitor.protocol import Update
+from psnb._src.monitor.html.summary import moment, render
+from psnb._src.monitor.protocol import Summary, Update
 from psnb._src.monitor.states import CLOSED
 from psnb._src.monitor.viewed import Viewed
 from psnb._src.utils.interrupts import uninterrupted
@@ -42,10 +42,91 @@ _WIDGET = "application/vnd.jupyter.widget-view+json"
 _SCRIPT = Path(__file__).parent / "static" / "widget.js"
 _log = logging.getLogger("psnb")
 
+INTERVAL = 10.0
+"""Seconds between two summaries while a coordinator works: each is saved with the notebook."""
+
+KEPT = 10
+"""How many outputs are replaced: a cell that runs again makes another one, and the page has dropped
+the old one. One that is too many is emptied."""
+
+_EMPTY = {"text/html": "", "text/plain": ""}
+_MOVING = ("time", "elapsed", "eta")
+
 NOT_BUILT = (
     "This is how it was when the cell ran. For a live view, build what pages need with "
     "`make frontend` (it takes Node), and restart the kernel."
 )
+
+
+class SavedSummaries:
+    """The static summaries that accompany the widgets of one coordinator. Thread-safe.
+
+    Each is written by the thread that shows it first, then by the `Publisher`'s and, when a cell
+    ends, by the one that runs cells; it is emptied by the thread that closes the coordinator.
+    """
+
+    def __init__(self) -> None:
+        # So that nothing is written after the end; it is not held across a network call.
+        self._lock = threading.Lock()
+        self._outputs: list[str] = []
+        self._written: Summary | None = None
+
+    def show(self, update: Update, output: str) -> None:
+        """Display a summary in an output of this id; in a notebook only."""
+        from IPython.display import display
+
+        with self._lock:
+            if len(self._outputs) == KEPT:
+                replace(self._outputs[:1], _EMPTY)
+                del self._outputs[0]
+            self._outputs.append(output)
+            self._written = update["summary"]
+            display(_bundle(update), raw=True, display_id=output)
+
+    def due(self, summary: Summary, interval: float = INTERVAL) -> bool:
+        """Return whether figures differ so that outputs, if not too new, should be replaced."""
+        written = self._written
+        if written is None or all(
+            summary[name] == written[name] for name in summary if name not in _MOVING
+        ):
+            return False
+        return summary["state"] != written["state"] or summary["time"] - written["time"] >= interval
+
+    def write(self, update: Update) -> None:
+        """Replace the outputs by the summary of a full update, unless theirs is a later one."""
+        with self._lock:
+            if self._written is None or update["summary"]["time"] < self._written["time"]:
+                return
+            self._written = update["summary"]
+            replace(self._outputs, _bundle(update))
+
+    def end(self) -> None:
+        """Empty the outputs: another one has the final summary. Idempotent."""
+        with self._lock:
+            replace(self._outputs, _EMPTY)
+            self._outputs.clear()
+            self._written = None
+
+
+def replace(outputs: list[str], bundle: dict[str, Any]) -> None:
+    """Show something else in outputs of the notebook."""
+    from IPython.display import update_display
+
+    for output in outputs:
+        update_display(bundle, raw=True, display_id=output)
+
+
+def _bundle(update: Update) -> dict[str, Any]:
+    # A reader may have the kernel or not, and this text cannot know: it must hold for both.
+    summary = update["summary"]
+    note = (
+        f"Saved at {moment(summary['time'])}, and not live: it was “{summary['state']}” then. "
+        "If the kernel still runs, the panel “psnb” shows how it is now, also while a cell runs; "
+        "if the kernel was restarted or shut down, it has ended. "
+        "Run the cell again for a live view."
+    )
+    html = f'<div class="psnb-static">{render(update, note)}</div>'
+    return {"text/html": html, "text/plain": ""}
 
 
 class LiveView:

@@ -35,6 +35,9 @@ VERSION = 1
 SECRET_HEADER = "X-PSNB-Secret"
 """In which a kernel shows its server what that has given to its kernels only."""
 
+WATCH_ONLY = "attached schedulers are for watching: give commands where the coordinator runs"
+"""Why no command can be given to a coordinator of such a scheduler."""
+
 Packed = Annotated[str, msgspec.Meta(extra_json_schema={"contentEncoding": "base64"})]
 """Base64 of little-endian float64."""
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from psnb._src.monitor.protocol import Update
+from psnb._src.monitor.protocol import WATCH_ONLY, Update
 
 
 def plain(value: Any) -> Any:
@@ -43,8 +43,6 @@ def plain(value: Any) -> Any:
         case _:
             return value
 
-
-WATCH_ONLY = "attached schedulers are for watching: give commands where the coordinator runs"
 
 IN_NOTEBOOK = "shown in the notebook only: coordinator.failures()"
 

@@ -30,7 +30,7 @@ from psnb._src.cluster.links import CLIENT_ENDED, hold
 from psnb._src.cluster.roles import choose_servers, closure_workers, dashboard_link, identity
 from psnb._src.dask_compat.reach import cloudpickled, event_loop, has_ended
 from psnb._src.monitor.events import Event
-from psnb._src.monitor.html.lists import Events
+from psnb._src.monitor.html.tables import Events
 from psnb._src.placement.registry import OwnershipRecord
 from psnb._src.protocol.modes import Async, Mode, Sync, check_mode
 from psnb._src.protocol.modules import UploadedModule, read_files

@@ -23,8 +23,7 @@ from psnb._src.monitor.jupyter_server.coordinators import (
 )
 from psnb._src.monitor.jupyter_server.panel import Panel, Panels
 from psnb._src.monitor.jupyter_server.schedulers import MOST_SCHEDULERS, Schedulers
-from psnb._src.monitor.protocol import reply
-from psnb._src.monitor.updates import WATCH_ONLY
+from psnb._src.monitor.protocol import WATCH_ONLY, reply
 
 HEARTBEAT_TIMEOUT = 5.0
 """Seconds without a post after which a kernel counts as gone; it posts once a second at least."""
