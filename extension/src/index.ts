@@ -26,10 +26,9 @@ import {
 import { Connection } from './connection';
 import { makeDashboard, type DashboardPanel } from './dashboardPanel';
 import { Hub } from './hub';
-import { Panel } from './panel';
+import { Panel, Status } from './panel';
 import { Preferences } from './preferences';
 import { dismiss, hubOf } from './server';
-import { Status } from './status';
 
 const IHub = new Token<Hub>('psnb:IHub', 'The coordinators that the hub on the Jupyter server knows.');
 const IPreferences = new Token<Preferences>('psnb:IPreferences', 'What people have set.');

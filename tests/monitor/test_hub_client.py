@@ -16,7 +16,7 @@ import pytest
 from distributed import Security
 
 from psnb._src.monitor.links import hub_link
-from psnb._src.monitor.links.hub_link import HubClient, JupyterServer
+from psnb._src.monitor.links.hub_link import JupyterServer
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -63,7 +63,7 @@ def serving(context: ssl.SSLContext | None = None, **of_class: Any) -> Iterator[
 @pytest.mark.parametrize("token", ["secret", "gehéim"])
 def test_the_token_does_not_follow_a_redirection(token: str) -> None:
     with serving() as server:
-        client = HubClient(JupyterServer(server.url, "", token))
+        client = JupyterServer(server.url, "", token)
         assert client.request("POST", "away", b"{}") == (302, b"ok")
         client.close()
         [(path, headers)] = server.heard
@@ -76,14 +76,14 @@ def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
     with serving() as server:
-        client = HubClient(JupyterServer(server.url, "", "secret"))
+        client = JupyterServer(server.url, "", "secret")
         assert client.request("POST", "here", b"{}") == (200, b"ok")
         client.close()
 
 
 def test_a_server_that_has_closed_an_idle_connection_is_asked_on_another() -> None:
     with serving(hangs_up=True) as server:
-        client = HubClient(JupyterServer(server.url, "", ""))
+        client = JupyterServer(server.url, "", "")
         for _ in range(3):
             assert client.request("POST", "here", b"{}") == (200, b"ok")
             for thread in threading.enumerate():
@@ -96,7 +96,7 @@ def test_a_server_that_has_closed_an_idle_connection_is_asked_on_another() -> No
 def test_silence_is_an_error_of_the_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
-        client = HubClient(JupyterServer(url, "", "", timeout=0.1))
+        client = JupyterServer(url, "", "", timeout=0.1)
         with pytest.raises(ConnectionError, match="timed out"):
             client.request("POST", "here", b"{}")
         client.close()
@@ -109,7 +109,7 @@ def test_a_certificate_of_this_machine_may_be_self_signed(tmp_path: Path) -> Non
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
     with serving(context) as server:
-        client = HubClient(JupyterServer(server.url, "", "secret"))
+        client = JupyterServer(server.url, "", "secret")
         assert client.request("POST", "here", b"{}") == (200, b"ok")
         client.close()
 
@@ -124,7 +124,7 @@ def test_certificates_of_other_machines_are_checked() -> None:
 def test_requests_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with serving() as server:
-        client = HubClient(JupyterServer(server.url, "", "secret"))
+        client = JupyterServer(server.url, "", "secret")
         client.request("POST", "here", b"{}")
         client.close()
     assert not caplog.records

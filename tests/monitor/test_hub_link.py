@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from psnb._src.jupyter_compat import SECRET
-from psnb._src.monitor.links.hub_link import HubClient, HubLink, JupyterServer, find_server
+from psnb._src.monitor.links.hub_link import HubLink, JupyterServer, find_server
 from psnb._src.monitor.statistics import Statistics
 from tests.conftest import DEADLINE, wait_until
 from tests.monitor.hub.jupyter import Jupyter, jupyter
@@ -178,14 +178,13 @@ def test_a_server_that_takes_only_passwords_lets_its_own_kernels_in(
 
 
 def _posted(there: JupyterServer) -> bool:
-    connection = HubClient(there)
     body = b'{"version": 1, "updates": [], "replies": []}'
     try:
-        return connection.request("POST", "psnb/coordinators/x", body)[0] == 200
+        return there.request("POST", "psnb/coordinators/x", body)[0] == 200
     except OSError:
         return False
     finally:
-        connection.close()
+        there.close()
 
 
 def test_the_token_of_the_hub_of_jupyterhub_is_used_where_a_server_has_none(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from psnb._src.monitor.events import Event, EventKind
 from psnb._src.monitor.failures import Failure
@@ -17,8 +16,7 @@ def event(message: str = "it ended") -> Event:
 
 
 def failure(number: int = 0, text: str = "boo") -> Failure:
-    call: Any = None  # it is not run again here
-    return Failure(number, 1.0, "alice", f"step #{number}", f"ValueError: {text}", text, text, call)
+    return Failure(number, 1.0, "alice", f"step #{number}", f"ValueError: {text}", text, text)
 
 
 def test_both_are_tuples() -> None:

@@ -1,9 +1,17 @@
 // One chart of one metric or several, raw and smoothed, with a legend and a crosshair.
 
 import uPlot from 'uplot';
-import { Keyed, make, setData, setHidden, setText, type Item } from './dom';
 import { formatCount, formatDuration, formatNumber, plural } from './format';
-import { seriesColor, type Theme } from './section';
+import {
+  Keyed,
+  make,
+  seriesColor,
+  setData,
+  setHidden,
+  setText,
+  type Item,
+  type Theme,
+} from './section';
 import type { MetricState } from './store';
 
 /** What all charts show alike. */

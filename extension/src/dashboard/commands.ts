@@ -1,7 +1,24 @@
-// The commands that one view gives, until the coordinator answers. No page is needed for them.
+// The commands that one view gives, until the coordinator answers; the buttons that give them, what
+// came of these, and the newest checkpoint.
 
-import { VERSION, type Command, type CommandName, type CommandReply } from '../protocol';
-import type { Store } from './store';
+import {
+  VERSION,
+  type CheckpointRow,
+  type Command,
+  type CommandName,
+  type CommandReply,
+} from '../protocol';
+import { formatRate, formatShare, plural } from './format';
+import {
+  make,
+  setAttribute,
+  setData,
+  setHidden,
+  setText,
+  type Context,
+  type Section,
+} from './section';
+import type { State, Store } from './store';
 
 /** Milliseconds after which people see that there was no answer. */
 export const PATIENCE = 10_000;
@@ -126,5 +143,192 @@ export class Commands {
     clearTimeout(this.forgetting);
     this.outcome = outcome;
     this.changed();
+  }
+}
+
+export class Controls implements Section {
+  readonly needs = ['summary', 'controls', 'checkpoint', 'commands'] as const;
+  private readonly toggle: ActionButton;
+  private readonly buttons: [CommandName, string, ActionButton][];
+  private readonly outcome: HTMLElement;
+  private readonly checkpoint: HTMLElement;
+  private readonly progress: HTMLProgressElement;
+  private readonly saved: HTMLElement;
+  private paused = false;
+  private queued = 0;
+
+  constructor(
+    root: HTMLElement,
+    private readonly context: Context,
+  ) {
+    const bar = make('div', 'psnb-controls', root);
+    bar.setAttribute('role', 'group');
+    bar.setAttribute('aria-label', 'Controls');
+    this.toggle = new ActionButton(
+      bar,
+      () => {
+        context.commands.give(this.paused ? 'resume' : 'pause');
+      },
+      'Stop or go on handing out closures; those in flight end',
+    );
+    const button = (
+      command: CommandName,
+      label: string,
+      title: string,
+      question?: () => string,
+    ): [CommandName, string, ActionButton] => [
+      command,
+      label,
+      new ActionButton(bar, () => { context.commands.give(command); }, title, question),
+    ];
+    this.buttons = [
+      button('checkpoint', 'Checkpoint now', 'Write all parameters to a checkpoint'),
+      button('drain', 'Drain', 'Pause, and wait until what runs has ended'),
+      button(
+        'cancel_queued',
+        'Cancel queued',
+        'Drop the closures that wait for a worker',
+        () => `Really cancel ${plural(this.queued, 'queued closure')}?`,
+      ),
+      button('stop_training', 'Stop training', 'Let what runs end, and return the history'),
+      button('add_worker', 'Add worker', 'Have the cluster start one more worker'),
+    ];
+    this.checkpoint = make('div', 'psnb-checkpoint', root);
+    this.progress = make('progress', '', this.checkpoint);
+    this.progress.max = 1;
+    this.progress.setAttribute('aria-label', 'Checkpoint');
+    this.saved = make('span', '', this.checkpoint);
+    this.saved.setAttribute('role', 'status');
+    this.outcome = make('div', 'psnb-outcome', root);
+    this.outcome.setAttribute('role', 'status');
+  }
+
+  update({ summary, controls, checkpoint }: State): void {
+    const { commands } = this.context;
+    this.paused = controls.resume === '';
+    this.queued = summary.queued;
+    const toggle = this.paused ? 'resume' : 'pause';
+    this.toggle.update({
+      label: this.paused ? 'Resume' : 'Pause',
+      reason: controls[toggle] ?? '',
+      busy: commands.underWay('pause') || commands.underWay('resume'),
+    });
+    for (const [command, label, button] of this.buttons) {
+      const saving = command === 'checkpoint' && checkpoint.state === 'saving';
+      // Most notebooks have no trainer, and nothing to learn from a button that is never of use.
+      setHidden(button.root, command === 'stop_training' && controls[command] !== '');
+      button.update({
+        label,
+        reason: controls[command] ?? '',
+        busy: saving || commands.underWay(command),
+      });
+    }
+    this.showCheckpoint(checkpoint);
+    setText(this.outcome, commands.outcome.text);
+    setData(this.outcome, 'bad', String(commands.outcome.bad));
+  }
+
+  private showCheckpoint({ state, path, share, error, held }: CheckpointRow): void {
+    setHidden(this.checkpoint, state === 'none');
+    setHidden(this.progress, state !== 'saving');
+    if (state === 'saving') this.progress.value = share;
+    setData(this.saved, 'bad', String(state === 'failed'));
+    const texts = {
+      none: '',
+      // The bar has the share: a status that changes all the time would be read out all the time.
+      saving: 'Writing a checkpoint',
+      saved: `Checkpoint saved: ${path}${held ? ` (closures held for ${formatRate(held)} s)` : ''}`,
+      failed: `Checkpoint failed: ${error}`,
+    };
+    setText(this.saved, texts[state]);
+    this.progress.title = formatShare(share);
+  }
+}
+
+/** What a button shows. */
+interface ButtonState {
+  label: string;
+  /** Why it cannot be pressed; empty if it can. */
+  reason: string;
+  /** Its command was sent and is not answered yet. */
+  busy: boolean;
+}
+
+/** A button; one with a question asks it in the page before it acts. */
+export class ActionButton {
+  readonly root: HTMLElement;
+  private readonly button: HTMLButtonElement;
+  private answers: HTMLElement | null = null;
+  private available = true;
+
+  /** `question` gives what is to be confirmed, empty for nothing. */
+  constructor(
+    parent: Element,
+    private readonly act: () => void,
+    private readonly title: string,
+    private readonly question: () => string = () => '',
+  ) {
+    this.root = make('span', 'psnb-action', parent);
+    this.button = make('button', 'psnb-button', this.root);
+    this.button.type = 'button';
+    this.button.addEventListener('click', () => {
+      if (this.available) this.press();
+    });
+  }
+
+  update({ label, reason, busy }: ButtonState): void {
+    setText(this.button, label); // Also while it is busy: a wider one would move those next to it.
+    // A button that is disabled altogether could not be reached by keyboard to hear why, and would
+    // lose its focus when pressed.
+    this.available = !reason && !busy;
+    setAttribute(this.button, 'aria-disabled', String(!this.available));
+    setAttribute(this.button, 'aria-busy', String(busy));
+    setAttribute(this.button, 'title', reason || this.title);
+    setAttribute(this.button, 'aria-description', reason || this.title);
+    if (reason) this.close(false);
+  }
+
+  private press(): void {
+    const question = this.question();
+    if (!question) {
+      this.act();
+      return;
+    }
+    const answers = make('span', 'psnb-confirm', this.root);
+    this.answers = answers;
+    answers.setAttribute('role', 'group');
+    answers.setAttribute('aria-label', question);
+    make('span', '', answers, question);
+    const answer = (label: string, pressed: () => void): HTMLButtonElement => {
+      const button = make('button', 'psnb-button', answers, label);
+      button.type = 'button';
+      button.setAttribute('aria-description', question);
+      button.addEventListener('click', pressed);
+      return button;
+    };
+    const yes = answer('Yes', () => {
+      this.close(true);
+      if (this.available) this.act();
+    });
+    yes.classList.add('psnb-danger');
+    const no = answer('No', () => {
+      this.close(true);
+    });
+    answers.addEventListener('keydown', (event) => {
+      if (event.key !== 'Escape') return;
+      event.stopPropagation(); // JupyterLab would leave the cell.
+      this.close(true);
+    });
+    setHidden(this.button, true);
+    no.focus();
+  }
+
+  private close(focus: boolean): void {
+    if (!this.answers) return;
+    const focused = this.answers.contains(document.activeElement);
+    setHidden(this.button, false);
+    if (focus || focused) this.button.focus();
+    this.answers.remove();
+    this.answers = null;
   }
 }

@@ -2,9 +2,17 @@
 // beginning of their names, and can be filtered.
 
 import { Chart, isValidation, VALIDATION, type Modes } from './chart';
-import { Fold, make, setAttribute, setHidden, setText } from './dom';
 import { formatCount, plural } from './format';
-import { Visibility, type Context, type Section } from './section';
+import {
+  Fold,
+  make,
+  setAttribute,
+  setHidden,
+  setText,
+  Visibility,
+  type Context,
+  type Section,
+} from './section';
 import type { MetricState, State } from './store';
 
 const TOGGLES = [

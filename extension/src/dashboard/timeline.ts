@@ -4,9 +4,8 @@
 // an empty box of all lanes' height scrolls under it.
 
 import type { Span } from '../protocol';
-import { Fold, make, setHidden, setText } from './dom';
+import { Fold, make, setHidden, setText, Visibility, type Context, type Section } from './section';
 import { formatCount, plural } from './format';
-import { Visibility, type Context, type Section } from './section';
 import { WINDOW, type State } from './store';
 
 const LANE = 16; // pixels

@@ -19,7 +19,6 @@ import ssl
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -42,9 +41,11 @@ _XSRF = "00" * 16  # equal in cookie and header, which a page of another origin 
 _log = logging.getLogger("psnb")
 
 
-@dataclass(frozen=True)
-class JupyterServer:
-    """A running Jupyter server.
+class JupyterServer(httpx.HTTPTransport):
+    """A running Jupyter server: takes requests, over connections that stay open; any thread.
+
+    Not an `httpx.Client`: that logs each request at level INFO, four times a second, and takes
+    proxies and passwords from the environment.
 
     Parameters
     ----------
@@ -60,49 +61,20 @@ class JupyterServer:
         Seconds within which it must answer.
     """
 
-    url: str
-    socket: str
-    token: str
-    secret: str = ""
-    timeout: float = 2.0
-
-
-def find_server() -> JupyterServer | None:
-    """Return the Jupyter server that started this process, if it exists and still runs."""
-    file = server_file()
-    if file is None:
-        return None
-    try:
-        info = json.loads(file.read_text())
-        # In JupyterHub a server has no token of its own; kernels inherit the token of JupyterHub.
-        token = info.get("token") or os.environ.get("JUPYTERHUB_API_TOKEN", "")
-        sock = info.get("sock") or ""
-        url = f"http://localhost{info['base_url']}" if sock else info["url"]
-    except (OSError, ValueError, KeyError):
-        return None
-    return JupyterServer(url=url, socket=sock, token=token, secret=os.environ.get(SECRET, ""))
-
-
-class HubClient(httpx.HTTPTransport):
-    """Sends requests to a server, over connections that stay open; any thread.
-
-    Not an `httpx.Client`: that logs each request at level INFO, four times a second, and takes
-    proxies and passwords from the environment.
-    """
-
-    def __init__(self, server: JupyterServer) -> None:
-        self._url, self._timeout = server.url, httpx.Timeout(server.timeout).as_dict()
+    def __init__(
+        self, url: str, socket: str = "", token: str = "", secret: str = "", timeout: float = 2.0
+    ) -> None:
+        self.url, self.socket, self.token = url, socket, token
+        self._timeout = httpx.Timeout(timeout).as_dict()
         headers = {"Content-Type": "application/json"}
-        if server.token:
-            headers["Authorization"] = f"token {server.token}"
+        if token:
+            headers["Authorization"] = f"token {token}"
         else:
             # A server without tokens still checks that the request does not come from a page of
             # another origin; setting cookie and header ourselves proves that.
-            headers |= {"Cookie": f"_xsrf={_XSRF}", "X-XSRFToken": _XSRF}
-            headers[SECRET_HEADER] = server.secret
+            headers |= {"Cookie": f"_xsrf={_XSRF}", "X-XSRFToken": _XSRF, SECRET_HEADER: secret}
         self._headers = httpx.Headers(headers, "latin-1")  # as Jupyter reads tokens of users
-        verify = _verification(urlsplit(server.url).hostname or "")
-        super().__init__(verify=verify, uds=server.socket or None)
+        super().__init__(verify=_verification(urlsplit(url).hostname or ""), uds=socket or None)
 
     def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         """Ask the server.
@@ -127,7 +99,7 @@ class HubClient(httpx.HTTPTransport):
         extensions = {"timeout": self._timeout}
         try:
             request = httpx.Request(
-                method, self._url + path, headers=self._headers, content=body, extensions=extensions
+                method, self.url + path, headers=self._headers, content=body, extensions=extensions
             )
             answer = self.handle_request(request)
             return answer.status_code, answer.read()
@@ -144,6 +116,22 @@ def _verification(host: str) -> ssl.SSLContext | bool:
     except ValueError:
         here = False
     return False if here else ssl.create_default_context()
+
+
+def find_server() -> JupyterServer | None:
+    """Return the Jupyter server that started this process, if it exists and still runs."""
+    file = server_file()
+    if file is None:
+        return None
+    try:
+        info = json.loads(file.read_text())
+        # In JupyterHub a server has no token of its own; kernels inherit the token of JupyterHub.
+        token = info.get("token") or os.environ.get("JUPYTERHUB_API_TOKEN", "")
+        sock = info.get("sock") or ""
+        url = f"http://localhost{info['base_url']}" if sock else info["url"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return JupyterServer(url, sock, token, os.environ.get(SECRET, ""))
 
 
 class HubLink(Publisher):
@@ -163,7 +151,7 @@ class HubLink(Publisher):
 
     def __init__(self, viewed: Viewed, server: JupyterServer, refused_pause: float = 30.0) -> None:
         self._path = f"psnb/coordinators/{quote(viewed.id, safe='')}"
-        self._hub = HubClient(server)
+        self._hub = server
         self._number = 0  # of the sent updates, which may be more than the published ones
         self._refused_pause = refused_pause
         self._no_hello_until = 0.0  # by the monotonic clock

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { formatLearningRate, parseLearningRate } from '../src/dashboard/lists';
+import { formatLearningRate, parseLearningRate } from '../src/dashboard/tables';
 import type { Num } from '../src/protocol';
 
 test('a learning rate is a number of at least zero', () => {
