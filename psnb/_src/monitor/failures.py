@@ -165,7 +165,21 @@ class FailureLog:
             self._count += 1
             self._records.append(record)
             self._last[worker] = record
-            self._shed()
+            kept: set[int] = set()  # what some call keeps, by identity
+            total = 0
+            for record in reversed(self._records):
+                new = {id(part): len(part) for part in record.call.parts} if record.call else {}
+                total += sum(count for part, count in new.items() if part not in kept)
+                kept |= new.keys()
+                if total > MOST_CALL_BYTES:
+                    record.call = None
+            unread = sum(len(each.packed) for each in self._records)
+            for record in list(self._records)[:-1]:  # the newest is kept, however large
+                if unread <= MOST_BYTES:
+                    break
+                unread -= len(record.packed)
+                if record.read is None:
+                    self._keep(record, _SHED, _SHED, _SHED)
 
     def since(self, number: int) -> tuple[Failure, ...]:
         """Return the kept failures with this number or a higher one, oldest first."""
@@ -183,23 +197,6 @@ class FailureLog:
         """Return what calls the closure of a failure again, if that is kept."""
         with self._lock:
             return next((each.call for each in self._records if each.number == number), None)
-
-    def _shed(self) -> None:
-        kept: set[int] = set()  # what some call keeps, by identity
-        total = 0
-        for record in reversed(self._records):
-            new = {id(part): len(part) for part in record.call.parts} if record.call else {}
-            total += sum(count for part, count in new.items() if part not in kept)
-            kept |= new.keys()
-            if total > MOST_CALL_BYTES:
-                record.call = None
-        unread = sum(len(each.packed) for each in self._records)
-        for record in list(self._records)[:-1]:  # the newest is kept, however large
-            if unread <= MOST_BYTES:
-                break
-            unread -= len(record.packed)
-            if record.read is None:
-                self._keep(record, _SHED, _SHED, _SHED)
 
     def _read(self, record: _Record) -> Failure:
         # In this order: once `read` is set, `packed` is dropped.

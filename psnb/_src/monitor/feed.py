@@ -28,6 +28,7 @@ from psnb._src.monitor.protocol import (
     Training,
     Update,
     WorkerRow,
+    row,
 )
 from psnb._src.monitor.states import RUNNING, SERVER_TONES, WORKER_TONES, coordinator_tone, meaning
 from psnb._src.monitor.statistics import ServerStatistics, Statistics, WorkerStatistics
@@ -138,15 +139,15 @@ class Feed:
             "workers": workers,
             "metrics": metrics,
             "timeline": timeline,
-            "failures": [_row(FailureRow, each) for each in failures],
-            "events": [_row(EventRow, each, kind=each.kind.value) for each in events],
+            "failures": [row(FailureRow, each) for each in failures],
+            "events": [row(EventRow, each, kind=each.kind.value) for each in events],
         }
         if not full:
             news = {part: rows for part, rows in news.items() if rows}
         whole = {
             "servers": [_server(each) for each in statistics.servers],
             "optimizers": [
-                _row(
+                row(
                     OptimizerRow,
                     each,
                     parameter=truncate(name, NAME),
@@ -155,7 +156,7 @@ class Feed:
                 )
                 for name, each in viewed.optimizers().items()
             ],
-            "checkpoint": _row(CheckpointRow, statistics.checkpoint),
+            "checkpoint": row(CheckpointRow, statistics.checkpoint),
             "controls": viewed.controls(),
             "starved": self._starved(statistics, now, full),
         }
@@ -201,7 +202,7 @@ class Feed:
             points = found.points
             self._sent[name] = metric.count, found.thinnings, found.start + len(points)
             series = {part: pack(points[field]) for part, field in _COLUMNS.items()}
-            news.append(_row(Metric, metric, name=name, start=found.start, **series))
+            news.append(row(Metric, metric, name=name, start=found.start, **series))
         return news
 
 
@@ -210,24 +211,16 @@ def pack(array: np.ndarray) -> str:
     return base64.b64encode(array.astype("<f8").data).decode("ascii")
 
 
-def _row(kind: type, source: object, /, **others: Any) -> Any:
-    """Return a message of a kind; fields that are not given here come from a record by name."""
-    return {
-        name: others[name] if name in others else getattr(source, name)
-        for name in kind.__annotations__
-    }
-
-
 def _summary(statistics: Statistics, now: float) -> Summary:
     training = statistics.training
-    return _row(
+    return row(
         Summary,
         statistics,
         time=now,
         tone=coordinator_tone(statistics.state),
         meaning=meaning(statistics.state),
         elapsed=round(statistics.elapsed, 3),
-        training=None if training is None else _row(Training, training),
+        training=None if training is None else row(Training, training),
         closures_per_second=round(statistics.closures_per_second, 3),
         staleness_mean=statistics.staleness.mean,
         staleness_max=statistics.staleness.max,
@@ -236,7 +229,7 @@ def _summary(statistics: Statistics, now: float) -> Summary:
 
 
 def _worker(worker: WorkerStatistics) -> WorkerRow:
-    return _row(
+    return row(
         WorkerRow,
         worker,
         name=truncate(str(worker.name), NAME),  # Dask names a worker of a LocalCluster by a number.
@@ -253,7 +246,7 @@ def _shares(shares: Mapping[str, float]) -> list[float]:
 
 
 def _server(server: ServerStatistics) -> ServerRow:
-    return _row(
+    return row(
         ServerRow,
         server,
         tone=SERVER_TONES[server.state],

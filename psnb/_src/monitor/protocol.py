@@ -318,3 +318,11 @@ def reply(identity: str, coordinator: str, error: str, result: str = "") -> Comm
         error=error,
         result=result,
     )
+
+
+def row(kind: type, source: object, /, **others: Any) -> Any:
+    """Return a message of a kind; fields that are not given here come from a record by name."""
+    return {
+        name: others[name] if name in others else getattr(source, name)
+        for name in kind.__annotations__
+    }

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from psnb._src.monitor.feed import Feed
 from psnb._src.monitor.protocol import Update
 from psnb._src.monitor.states import CLOSED, coordinator_tone
-from psnb._src.monitor.updates import plain
+from psnb._src.monitor.updates import bare, plain
 from psnb._src.monitor.viewed import Viewed
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.text import truncate
@@ -161,21 +161,16 @@ class Publisher:
 
     def _end(self, state: str, notice: str) -> None:
         # Figures that are not updated must not look live: the view would say "running" for ever.
-        last = self.last
-        self.last = Update(
-            type="update",
-            version=last["version"],
-            coordinator=last["coordinator"],
-            sequence=last["sequence"] + 1,
-            full=False,
-            summary={
-                **last["summary"],
-                "state": state,
-                "tone": coordinator_tone(state),
-                "meaning": notice,
-            },
-            notice=notice,
-        )
+        summary = self.last["summary"]
+        self.last = bare(self.last)
+        self.last["sequence"] += 1
+        self.last["notice"] = notice
+        self.last["summary"] = {
+            **summary,
+            "state": state,
+            "tone": coordinator_tone(state),
+            "meaning": notice,
+        }
         try:
             self._send(self.last)
         except Exception:  # the sender may raise anything

@@ -43,11 +43,6 @@ _EARLY = 0.25
 """The fraction of an epoch within which its first batch must end, or else it counts."""
 
 
-class _Mark(NamedTuple):
-    time: float
-    place: float  # in epochs
-
-
 class TrainingClock:
     """Estimates how long training takes yet, by its speed in the last epoch and the present one.
 
@@ -69,7 +64,8 @@ class TrainingClock:
         self._lock = Lock()  # guards all that follows
         self._epoch: int | None = None
         self._count: Callable[[], EpochCount] | None = None
-        self._marks: tuple[_Mark, ...] = ()  # of the last epoch and the present one
+        # When the last epoch and the present one began, and where, in epochs.
+        self._marks: tuple[tuple[float, float], ...] = ()
         self._began = 0  # batches, when the first epoch began here
         self._warm = False  # whether a batch has ended
         self._ended: TrainingProgress | None = None
@@ -80,8 +76,7 @@ class TrainingClock:
         with self._lock:
             if not self._marks:
                 self._began = found.batch
-            mark = _Mark(now, (epoch or 1) - 1 + (found.share or 0.0))
-            self._marks = (*self._marks[-1:], mark)
+            self._marks = *self._marks[-1:], (now, (epoch or 1) - 1 + (found.share or 0.0))
             self._epoch, self._count = epoch, count
 
     def end(self) -> None:
@@ -106,11 +101,10 @@ class TrainingClock:
         if found.share is None:
             return None
         place = (self._epoch or 1) - 1 + found.share
-        first = self._marks[0]
         if not self._warm and found.batch > self._began:
             self._warm = True
-            if place - first.place < _EARLY:
-                first = _Mark(now, place)
-                self._marks = (first,)
-        gone, ahead = place - first.place, (self._epochs or 1) - place
-        return (now - first.time) / gone * max(0.0, ahead) if gone > 1e-9 else None
+            if place - self._marks[0][1] < _EARLY:
+                self._marks = ((now, place),)
+        began, first = self._marks[0]
+        gone, ahead = place - first, (self._epochs or 1) - place
+        return (now - began) / gone * max(0.0, ahead) if gone > 1e-9 else None

@@ -113,12 +113,17 @@ def chunks(update: Update, most_bytes: int = MOST_BYTES * 3 // 4) -> Iterator[Up
         more = len(json.dumps(row)) + 2
         if size + more > most_bytes:
             yield Update(**chunk)  # type: ignore[typeddict-item]
-            chunk = {key: update[key] for key in _ALWAYS}  # type: ignore[literal-required]
-            chunk["full"] = False
+            chunk = {**bare(update)}
             size = len(json.dumps(chunk)) + 100  # for the lists' names
         chunk.setdefault(part, []).append(row)
         size += more
     yield Update(**chunk)  # type: ignore[typeddict-item]
 
 
-_ALWAYS = ("type", "version", "coordinator", "sequence", "full", "summary")
+_ALWAYS = ("type", "version", "coordinator", "sequence", "summary")
+
+
+def bare(update: Update) -> Update:
+    """Return an update with the summary of another one, and nothing else that has changed."""
+    kept = {key: update[key] for key in _ALWAYS}  # type: ignore[literal-required]
+    return cast(Update, {**kept, "full": False})

@@ -419,8 +419,7 @@ def test_while_no_page_listens_it_is_asked_seldom(bench: Bench) -> None:
                 await bench.poll(watched=False)
                 bench.now += 0.5
             assert asked == [100.0, 100.0, 105.0]
-            bench.schedulers.poll_now()
-            await bench.poll(watched=False)
+            await bench.poll()
             assert len(asked) == 4
 
     asyncio.run(test())

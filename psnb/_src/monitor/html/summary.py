@@ -7,6 +7,7 @@ script and no style sheet, and inherits its colours, so it is readable on light 
 from __future__ import annotations
 
 import base64
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 
 from psnb._src.monitor.history import VALIDATION
 from psnb._src.monitor.html.tables import TEMPLATES
-from psnb._src.monitor.protocol import Metric, Number, Packed, ServerRow, Update, WorkerRow
+from psnb._src.monitor.protocol import Metric, Number, ServerRow, Update, WorkerRow
 from psnb._src.monitor.states import Tone
 from psnb._src.utils.phases import PHASES
 from psnb._src.utils.text import counted, size_text
@@ -123,7 +124,13 @@ def chart(metrics: Sequence[Metric]) -> dict[str, Any] | None:
         Its ``title``; its ``paths``, each with its colour, and whether it is of averages; its
         ``texts``, each with x, y and anchor.
     """
-    lines = [_thinned(metric) for metric in metrics]
+    lines = []
+    for metric in metrics:
+        packed = metric["steps"], metric["values"], metric["averages"]
+        line = np.array([np.frombuffer(base64.b64decode(each), "<f8") for each in packed])
+        if line.shape[1] > MOST_POINTS:
+            line = line[:, np.linspace(0, line.shape[1] - 1, MOST_POINTS).astype(int)]
+        lines.append(line)
     finite = [values[np.isfinite(values)] for _, values, _ in lines]
     every, along = np.concatenate(finite), np.concatenate([steps for steps, *_ in lines])
     if not every.size:
@@ -134,8 +141,14 @@ def chart(metrics: Sequence[Metric]) -> dict[str, Any] | None:
         x = LEFT + (steps - first) / max(last - first, 1e-300) * (RIGHT - LEFT)
         # A series that never changes is a line in the middle.
         middle = np.where(np.isfinite(values), 0.5, np.nan)
-        share = (values - low) / (high - low) if high > low else middle
-        return _path(x, BOTTOM - share * (BOTTOM - TOP))
+        heights = (values - low) / (high - low) if high > low else middle
+        parts, pen = [], "M"
+        for across, height in zip(x.tolist(), heights.tolist(), strict=True):
+            if math.isfinite(height):
+                parts.append(f"{pen}{across:.1f},{BOTTOM - height * (BOTTOM - TOP):.1f}")
+            pen = "L" if math.isfinite(height) else "M"
+        # A point alone is a dot: it takes a line of no length.
+        return "".join(parts) if len(parts) != 1 else f"{parts[0]}h0"
 
     titles = [
         f"{metric['name']}: {found.min():.4g} to {found.max():.4g}"
@@ -148,31 +161,6 @@ def chart(metrics: Sequence[Metric]) -> dict[str, Any] | None:
         for each in (values, averages)
     ]
     return {"title": "; ".join(titles), "paths": paths, "texts": _axes(first, last, low, high)}
-
-
-def unpack(packed: Packed) -> np.ndarray:
-    """Return the numbers of a `Packed` series; float64, shape ``(points,)``."""
-    return np.frombuffer(base64.b64decode(packed), "<f8")
-
-
-def _thinned(metric: Metric) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    steps, values, averages = map(unpack, (metric["steps"], metric["values"], metric["averages"]))
-    if len(steps) > MOST_POINTS:
-        chosen = np.linspace(0, len(steps) - 1, MOST_POINTS).astype(int)
-        steps, values, averages = steps[chosen], values[chosen], averages[chosen]
-    return steps, values, averages
-
-
-def _path(x: np.ndarray, y: np.ndarray) -> str:
-    parts, pen = [], "M"
-    for across, down in zip(x.tolist(), y.tolist(), strict=True):
-        if np.isfinite(down):
-            parts.append(f"{pen}{across:.1f},{down:.1f}")
-            pen = "L"
-        else:
-            pen = "M"
-    # A point alone is a dot: it takes a line of no length.
-    return "".join(parts) if len(parts) != 1 else f"{parts[0]}h0"
 
 
 def _axes(first: float, last: float, low: float, high: float) -> list[tuple[str, int, int, str]]:

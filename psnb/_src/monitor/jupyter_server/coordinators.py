@@ -78,14 +78,8 @@ class CoordinatorEntry:
 
     def listed(self) -> protocol.Source:
         """Return the row that panels get for it."""
-        return protocol.Source(
-            coordinator=self.coordinator,
-            kind=self.kind,
-            notebook=self.notebook,
-            kernel=self.kernel,
-            address=self.address,
-            gone=self.gone,
-        )
+        listed: protocol.Source = protocol.row(protocol.Source, self)
+        return listed
 
 
 class CoordinatorRegistry(dict[str, CoordinatorEntry]):

@@ -144,7 +144,6 @@ class Hub:
         if len(self.panels) >= MOST_PANELS:
             raise TooManyError(f"{MOST_PANELS} pages listen already")
         self.panels.add(panel)
-        self.schedulers.poll_now()
         panel.hello()
 
     def command(self, command: protocol.Command, reply_to: ReplyTo) -> None:

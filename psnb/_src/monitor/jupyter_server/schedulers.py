@@ -80,15 +80,10 @@ class _AttachedScheduler:
 
     def listed(self) -> protocol.Scheduler:
         """Return the row that panels get for it."""
-        cluster, identity, started = self.cluster or ("", "", 0.0)
-        return protocol.Scheduler(
-            address=self.address,
-            cluster=cluster,
-            cluster_id=identity,
-            cluster_started=started,
-            coordinators=self.coordinators,
-            error=self.error,
-        )
+        names = "cluster", "cluster_id", "cluster_started"
+        cluster = dict(zip(names, self.cluster or ("", "", 0.0), strict=True))
+        listed: protocol.Scheduler = protocol.row(protocol.Scheduler, self, **cluster)
+        return listed
 
 
 class Schedulers:
@@ -162,11 +157,6 @@ class Schedulers:
         """Return the rows that panels get for them."""
         return [each.listed() for each in self._watched.values()]
 
-    def poll_now(self) -> None:
-        """Ask all at the next poll."""
-        for watched in self._watched.values():
-            watched.due = self._clock()
-
     def poll(self) -> None:
         """Begin to ask the schedulers that are due, or all if a panel is connected."""
         now = self._clock()
@@ -186,21 +176,18 @@ class Schedulers:
         if self._watched.get(watched.address) is not watched:
             return  # it was detached meanwhile
         before = self._listed(watched)
-        if error:
-            self._fail(watched, error)
-        else:
+        if not error:
             self._take(watched, answer, cluster)
+        else:
+            watched.error, watched.cluster = error, None
+            if self._clock() - watched.answered > self._time_limit:  # once is an accident
+                for known in self._of(watched.address):
+                    if not known.gone:
+                        self._sources.end(known, f"its scheduler cannot be reached: {error}")
         self._panels.wake(listing=self._listed(watched) != before)
 
     def _listed(self, watched: _AttachedScheduler) -> tuple[Any, ...]:
         return watched.listed(), [each.listed() for each in self._sources.values()]
-
-    def _fail(self, watched: _AttachedScheduler, error: str) -> None:
-        watched.error, watched.cluster = error, None
-        if self._clock() - watched.answered > self._time_limit:  # once is an accident
-            for known in self._of(watched.address):
-                if not known.gone:
-                    self._sources.end(known, f"its scheduler cannot be reached: {error}")
 
     def _take(
         self, watched: _AttachedScheduler, answer: Extracts, cluster: _Cluster | None
