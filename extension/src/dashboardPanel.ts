@@ -28,8 +28,8 @@ export class DashboardPanel extends Widget {
     this.node.append(this.reason, this.place);
     this.title.icon = psnbIcon;
     this.title.closable = true;
-    hub.changed.connect(this.news);
-    hub.updated.connect(this.news);
+    hub.changed.connect(this.news, this); // until it is disposed of
+    hub.updated.connect(this.news, this);
     this.news();
   }
 
@@ -44,11 +44,6 @@ export class DashboardPanel extends Widget {
   }
 
   override dispose(): void {
-    if (this.isDisposed) {
-      return;
-    }
-    this.hub.changed.disconnect(this.news);
-    this.hub.updated.disconnect(this.news);
     this.dashboard?.dispose();
     super.dispose();
   }

@@ -18,6 +18,12 @@ import {
   type Source,
 } from './protocol';
 
+interface Waiting {
+  coordinator: string;
+  cancel: () => void;
+  finish: (reply: CommandReply) => void;
+}
+
 export class Hub implements IDisposable {
   /** All coordinators that the hub knows; as they were when it was reached last. */
   sources: readonly Source[] = [];
@@ -29,15 +35,15 @@ export class Hub implements IDisposable {
   /** Emitted with the name of a coordinator that has news. */
   readonly updated = new Signal<this, string>(this);
 
-  private readonly pending: Pending;
+  /** What is under way, by its id: each ends with its reply, or with a reason after a while. */
+  private readonly waiting = new Map<string, Waiting>();
   private readonly stores = new Map<string, Store>();
   private mismatch: Reach | null = null; // the Jupyter server has another version of psnb
 
   constructor(
     private readonly connection: Connection,
-    time: Clock = clock,
+    private readonly time: Clock = clock,
   ) {
-    this.pending = new Pending(time);
     connection.changed.connect((_, reach) => this.moved(reach));
     connection.received.connect((_, text) => this.heard(text));
   }
@@ -102,25 +108,46 @@ export class Hub implements IDisposable {
       return;
     }
     this.isDisposed = true;
-    this.pending.abandon('This page was closed.');
+    this.abandon('This page was closed.');
     this.connection.dispose();
     Signal.clearData(this);
   }
 
+  /** The promise never fails: what went wrong is in the reply. */
   private async ask(message: Command | Attach): Promise<CommandReply> {
+    const { id } = message;
     const coordinator = message.type === 'command' ? message.coordinator : '';
-    const reply = this.connection.send(JSON.stringify(message))
-      ? await this.pending.add(message.id, coordinator, LATE)
-      : failure(message.id, coordinator, UNSENT);
+    let reply = failure(id, coordinator, UNSENT);
+    if (this.connection.send(JSON.stringify(message))) {
+      reply = await new Promise<CommandReply>((finish) => {
+        const late = failure(id, coordinator, LATE);
+        const cancel = this.time.after(LIMIT, () => this.settle(late));
+        this.waiting.set(id, { coordinator, cancel, finish });
+      });
+    }
     this.stores.get(coordinator)?.accept(reply);
     return reply;
+  }
+
+  private settle(reply: CommandReply): void {
+    const waiting = this.waiting.get(reply.id);
+    this.waiting.delete(reply.id);
+    waiting?.cancel();
+    waiting?.finish(reply);
+  }
+
+  /** Nothing that is under way will be answered any more. */
+  private abandon(reason: string): void {
+    for (const [id, { coordinator }] of [...this.waiting]) {
+      this.settle(failure(id, coordinator, reason));
+    }
   }
 
   private moved(reach: Reach): void {
     if (reach.state === 'connected') {
       this.mismatch = null;
     } else {
-      this.pending.abandon(CUT);
+      this.abandon(CUT);
     }
     this.changed.emit();
   }
@@ -140,7 +167,7 @@ export class Hub implements IDisposable {
         this.updated.emit(message.coordinator);
         break;
       case 'reply':
-        this.pending.settle(message);
+        this.settle(message);
         break;
     }
   }
@@ -186,46 +213,7 @@ const CUT = 'The connection to the Jupyter server broke before an answer came; l
 /** Milliseconds after which a command is taken for lost. */
 export const LIMIT = 10_000;
 
-interface Waiting {
-  coordinator: string;
-  finish: (reply: CommandReply) => void;
-}
-
 /** A reply that a view writes itself, because none will come. */
 function failure(id: string, coordinator: string, error: string): CommandReply {
   return { type: 'reply', version: VERSION, id, coordinator, error, result: '' };
-}
-
-/** What is under way: each ends with its reply, or with a reason after a while. */
-class Pending {
-  constructor(private readonly time: Clock) {}
-
-  /** Wait for the reply to `id`; the promise never fails, what went wrong is in the reply. */
-  add(id: string, coordinator: string, late: string): Promise<CommandReply> {
-    return new Promise((resolve) => {
-      const cancel = this.time.after(LIMIT, () => this.settle(failure(id, coordinator, late)));
-      this.waiting.set(id, {
-        coordinator,
-        finish: (reply) => {
-          cancel();
-          resolve(reply);
-        },
-      });
-    });
-  }
-
-  settle(reply: CommandReply): void {
-    const waiting = this.waiting.get(reply.id);
-    this.waiting.delete(reply.id);
-    waiting?.finish(reply);
-  }
-
-  /** Nothing that is under way will be answered any more. */
-  abandon(reason: string): void {
-    for (const [id, { coordinator }] of [...this.waiting]) {
-      this.settle(failure(id, coordinator, reason));
-    }
-  }
-
-  private readonly waiting = new Map<string, Waiting>();
 }

@@ -5,42 +5,6 @@ import { formatCount, formatOf, formatRate, formatSince, webAddress } from './da
 import { toNumber, type Store } from './dashboard/store';
 import type { Identity, Source, Tone, Training } from './protocol';
 
-export interface Row {
-  coordinator: string;
-  /** The coordinator's name; until that is known, that of its notebook or scheduler. */
-  title: string;
-  /** Path of the notebook to open, or empty. */
-  notebook: string;
-  /** The notebook's file name, or empty. */
-  file: string;
-  /** The kernel's name, or what there is instead of one. */
-  kernel: string;
-  /** Address of the scheduler. */
-  cluster: string;
-  /** Which of those that have had this address: its id, shortened, and since when; or empty. */
-  clusterSince: string;
-  clusterId: string;
-  /** URL of Dask's dashboard, or empty. */
-  dashboard: string;
-  state: string;
-  tone: Tone;
-  /** What the state means. */
-  meaning: string;
-  /** Why nothing more comes from it, or what people must know of it. */
-  notice: string;
-  gone: boolean;
-  /** Whether something is queued or runs. */
-  works: boolean;
-  /** Seconds since the epoch. */
-  started: number;
-  /** Empty until it has sent something. */
-  figures: Figure[];
-  /** Queued closures lately, oldest first. */
-  queue: number[];
-  /** Pause while it runs, resume while it is paused. */
-  control: { command: 'pause' | 'resume'; why: string };
-}
-
 export interface Figure {
   value: string;
   label: string;
@@ -76,6 +40,9 @@ function processOf(identity: Identity | undefined): string {
   return identity?.host ? `, process ${identity.process} on ${identity.host}` : '';
 }
 
+/** What the panel says of one coordinator. */
+export type Row = ReturnType<typeof row>;
+
 function row(source: Source, store: Store | undefined, kernel: string, seconds: number): Row {
   const { identity, summary, notice, depth, controls } = store?.state ?? {};
   const oldest = (summary?.time ?? 0) - seconds;
@@ -83,40 +50,45 @@ function row(source: Source, store: Store | undefined, kernel: string, seconds: 
   const file = source.notebook.split('/').pop() ?? '';
   const gone = source.gone !== '';
   const paused = controls?.resume === '';
-  const command = paused ? 'resume' : 'pause';
+  const command = paused ? ('resume' as const) : ('pause' as const);
+  const figures: Figure[] = summary
+    ? [
+        ...training(summary.training),
+        figure(formatRate(toNumber(summary.closures_per_second)), 'closures/s'),
+        ...(summary.examples_per_second === null
+          ? []
+          : [figure(formatRate(toNumber(summary.examples_per_second)), 'examples/s')]),
+        figure(shortCount(summary.queued), 'queued'),
+        figure(shortCount(summary.in_flight), 'in flight'),
+        ...alarming(summary.failed, 'failed'),
+        ...alarming(summary.workers_lost, summary.workers_lost === 1 ? 'worker lost' : 'workers lost'),
+        ...alarming(summary.servers_lost, summary.servers_lost === 1 ? 'server lost' : 'servers lost'),
+      ]
+    : []; // until it has sent something
   return {
     coordinator: source.coordinator,
     title: name || file || source.address || source.coordinator,
     notebook: source.notebook,
     file,
+    /** The kernel's name, or what there is instead of one. */
     kernel:
       kernel ||
       (source.kind === 'scheduler' ? 'seen through its scheduler' : 'no kernel of this server'),
     cluster: identity?.cluster || source.address,
+    /** Which of those that have had this address. */
     clusterSince: since(identity?.cluster_id ?? '', identity?.cluster_started ?? 0, summary?.time ?? 0),
     clusterId: identity?.cluster_id ?? '',
     dashboard: webAddress(identity?.dashboard ?? ''),
     state: summary?.state ?? (gone ? 'gone' : 'no news'),
     tone: summary?.tone ?? 'quiet',
     meaning: summary?.meaning ?? source.gone,
+    /** Why nothing more comes from it, or what people must know of it. */
     notice: source.gone || notice || (summary ? '' : (store?.problem ?? NO_NEWS)),
     gone,
     works: !gone && summary !== undefined && summary.queued + summary.in_flight > 0,
     started: identity?.started ?? 0,
-    figures: summary
-      ? [
-          ...training(summary.training),
-          figure(formatRate(toNumber(summary.closures_per_second)), 'closures/s'),
-          ...(summary.examples_per_second === null
-            ? []
-            : [figure(formatRate(toNumber(summary.examples_per_second)), 'examples/s')]),
-          figure(shortCount(summary.queued), 'queued'),
-          figure(shortCount(summary.in_flight), 'in flight'),
-          ...alarming(summary.failed, 'failed'),
-          ...alarming(summary.workers_lost, summary.workers_lost === 1 ? 'worker lost' : 'workers lost'),
-          ...alarming(summary.servers_lost, summary.servers_lost === 1 ? 'server lost' : 'servers lost'),
-        ]
-      : [],
+    figures,
+    /** Queued closures lately, oldest first. */
     queue: (depth ?? []).filter(([time]) => time >= oldest).map(([, queued]) => queued),
     control: {
       command,

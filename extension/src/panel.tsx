@@ -89,14 +89,11 @@ class CoordinatorList extends ReactWidget {
   constructor(private readonly options: CoordinatorListOptions) {
     super();
     this.addClass('psnb-CoordinatorList');
-    this.redraw = new Redraw(() => this.isVisible && this.update(), options.preferences);
-    options.hub.changed.connect(this.news);
-    options.hub.updated.connect(this.news);
+    const { hub, preferences } = options;
+    this.redraw = new Redraw(() => this.isVisible && this.update(), hub, preferences);
   }
 
   override dispose(): void {
-    this.options.hub.changed.disconnect(this.news);
-    this.options.hub.updated.disconnect(this.news);
     this.redraw.dispose();
     super.dispose();
   }
@@ -126,10 +123,6 @@ class CoordinatorList extends ReactWidget {
       </>
     );
   }
-
-  private readonly news = (): void => {
-    this.redraw.request();
-  };
 }
 
 /** Those that are gone, folded away. */
@@ -276,12 +269,7 @@ class SchedulerList extends ReactWidget {
   ) {
     super();
     this.addClass('psnb-SchedulerList');
-    hub.changed.connect(this.news);
-  }
-
-  override dispose(): void {
-    this.hub.changed.disconnect(this.news);
-    super.dispose();
+    hub.changed.connect(() => this.update(), this); // until it is disposed of
   }
 
   protected override render() {
@@ -330,10 +318,6 @@ class SchedulerList extends ReactWidget {
       </ul>
     );
   }
-
-  private readonly news = (): void => {
-    this.update();
-  };
 }
 
 /** Says why there is nothing to see, and what to do about it. */
@@ -399,10 +383,8 @@ export class Status extends ReactWidget {
     super();
     this.addClass('jp-mod-highlighted');
     this.addClass('psnb-Status');
-    this.redraw = new Redraw(() => this.refresh(), preferences);
-    hub.changed.connect(this.news);
-    hub.updated.connect(this.news);
-    shell.currentChanged?.connect(this.news);
+    this.redraw = new Redraw(() => this.refresh(), hub, preferences);
+    shell.currentChanged?.connect(this.redraw.request, this.redraw);
   }
 
   /** Whether the notebook in front has a coordinator; otherwise there is nothing to show. */
@@ -411,9 +393,6 @@ export class Status extends ReactWidget {
   }
 
   override dispose(): void {
-    this.hub.changed.disconnect(this.news);
-    this.hub.updated.disconnect(this.news);
-    this.shell.currentChanged?.disconnect(this.news);
     this.redraw.dispose();
     super.dispose();
   }
@@ -444,10 +423,6 @@ export class Status extends ReactWidget {
       (source) => this.hub.store(source.coordinator)?.state?.summary ?? [],
     );
   }
-
-  private readonly news = (): void => {
-    this.redraw.request();
-  };
 
   private refresh(): void {
     this.activeChanged.emit();

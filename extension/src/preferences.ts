@@ -4,6 +4,8 @@ import type { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { Throttler } from '@lumino/polling';
 import { Signal } from '@lumino/signaling';
 
+import type { Hub } from './hub';
+
 /** The twin of schema/preferences.json, which explains each. */
 export interface Values {
   redraws: number;
@@ -25,37 +27,35 @@ export class Preferences {
   }
 }
 
-/** Draws no more often than people set, however fast news arrive. */
+/** Draws when the hub has news or preferences change, no more often than people set. */
 export class Redraw {
-  private throttler: Throttler;
+  private throttler: Throttler | undefined;
+  private limit = 0;
 
   constructor(
     private readonly draw: () => void,
+    hub: Hub,
     private readonly preferences: Preferences,
   ) {
-    this.throttler = this.make();
-    preferences.changed.connect(this.remake);
-  }
-
-  /** Draw soon. */
-  request(): void {
-    // An invocation that ends with the throttler is rejected: there is nothing left to draw then.
-    this.throttler.invoke().catch(() => undefined);
+    for (const signal of [hub.changed, hub.updated, preferences.changed]) {
+      signal.connect(this.request, this);
+    }
   }
 
   dispose(): void {
-    this.preferences.changed.disconnect(this.remake);
-    this.throttler.dispose();
+    Signal.clearData(this);
+    this.throttler?.dispose();
   }
 
-  private make(): Throttler {
+  /** Draw soon. */
+  readonly request = (): void => {
     const limit = 1000 / this.preferences.values.redraws;
-    return new Throttler(this.draw, { limit, edge: 'trailing' });
-  }
-
-  private readonly remake = (): void => {
-    this.throttler.dispose();
-    this.throttler = this.make();
-    this.request();
+    if (!this.throttler || limit !== this.limit) {
+      this.throttler?.dispose();
+      this.limit = limit;
+      this.throttler = new Throttler(this.draw, { limit, edge: 'trailing' });
+    }
+    // An invocation that ends with the throttler is rejected: there is nothing left to draw then.
+    this.throttler.invoke().catch(() => undefined);
   };
 }

@@ -51,7 +51,7 @@ export class Metrics implements Section {
     const redraw = (): void => {
       context.redraw(this);
     };
-    this.fold = new Fold(root, 'Metrics', true, redraw);
+    this.fold = new Fold(root, 'Metrics', true, context, this);
     const bar = make('div', 'psnb-toggles', this.fold.body);
     bar.setAttribute('role', 'group');
     bar.setAttribute('aria-label', 'What the charts show');

@@ -26,7 +26,7 @@ export interface Context {
   readonly commands: Commands;
   readonly theme: Theme;
   /** Has a section updated with the next frame: it came into view, or was folded open. */
-  redraw(section: Section): void;
+  readonly redraw: (section: Section) => void;
 }
 
 const SERIES_COLORS = 6;
@@ -231,14 +231,21 @@ export class Fold {
   readonly body: HTMLElement;
   private readonly note: HTMLElement;
 
-  constructor(parent: Element, title: string, open: boolean, toggled: () => void) {
+  /** `section` is updated when it is folded open. */
+  constructor(
+    parent: Element,
+    title: string,
+    open: boolean,
+    { redraw }: Context,
+    section: Section,
+  ) {
     this.root = make('details', 'psnb-section', parent);
     const heading = make('summary', 'psnb-heading', this.root);
     make('span', 'psnb-heading-title', heading, title);
     this.note = make('span', 'psnb-heading-note', heading);
     this.body = make('div', 'psnb-body', this.root);
     this.root.open = open;
-    this.root.addEventListener('toggle', toggled);
+    this.root.addEventListener('toggle', () => { redraw(section); });
   }
 
   /** Says something after the title. */

@@ -83,6 +83,17 @@ export const PARTS: readonly Part[] = [
   'controls',
 ];
 
+/** The parts that an update replaces, if it has them. */
+const WHOLE = [
+  'notice',
+  'starved',
+  'identity',
+  'servers',
+  'optimizers',
+  'checkpoint',
+  'controls',
+] as const;
+
 export interface Listener {
   changed(parts: ReadonlySet<Part>): void;
   replied?(reply: CommandReply): void;
@@ -213,18 +224,11 @@ export class Store {
   private fold(state: State, update: Update): Set<Part> {
     const changed = new Set<Part>(update.full ? PARTS : ['summary']);
     state.summary = update.summary;
-    const whole = <K extends Part & keyof State>(part: K, value: State[K] | undefined): void => {
-      if (value === undefined) return;
-      state[part] = value;
+    for (const part of WHOLE) {
+      if (update[part] === undefined) continue;
+      Object.assign(state, { [part]: update[part] });
       changed.add(part);
-    };
-    whole('notice', update.notice);
-    whole('starved', update.starved);
-    whole('identity', update.identity);
-    whole('servers', update.servers);
-    whole('optimizers', update.optimizers);
-    whole('checkpoint', update.checkpoint);
-    whole('controls', update.controls);
+    }
     this.foldDepth(state, update, changed);
     for (const row of update.workers ?? []) {
       state.workers.set(row.index, row);

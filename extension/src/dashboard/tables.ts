@@ -50,9 +50,7 @@ export class Workers implements Section {
   private readonly visible = new Visibility();
 
   constructor(root: HTMLElement, context: Context) {
-    this.fold = new Fold(root, 'Workers', true, () => {
-      context.redraw(this);
-    });
+    this.fold = new Fold(root, 'Workers', true, context, this);
     this.phases = new PhaseSummary(this.fold.body);
     const body = makeTable(this.fold.body, 'psnb-workers', 'Workers', WORKER_COLUMNS);
     this.rows = new Keyed(body, (worker) => new WorkerItem(worker, this, this.visible, context));
@@ -263,9 +261,7 @@ export class Servers implements Section {
   private readonly rows: Keyed<string, ServerRow>;
 
   constructor(root: HTMLElement, context: Context) {
-    this.fold = new Fold(root, 'Servers', true, () => {
-      context.redraw(this);
-    });
+    this.fold = new Fold(root, 'Servers', true, context, this);
     const label = 'Parameter servers';
     const body = makeTable(this.fold.body, 'psnb-servers', label, SERVER_COLUMNS);
     this.rows = new Keyed(body, makeServer);
@@ -439,9 +435,7 @@ export class Optimizers implements Section {
   private readonly rows: Keyed<string, OptimizerRow>;
 
   constructor(root: HTMLElement, context: Context) {
-    this.fold = new Fold(root, 'Learning rates', false, () => {
-      context.redraw(this);
-    });
+    this.fold = new Fold(root, 'Learning rates', false, context, this);
     const list = make('ul', 'psnb-scroller psnb-optimizers', this.fold.body);
     list.setAttribute('aria-label', 'Learning rates');
     this.rows = new Keyed(list, (row) => makeRate(row, this, context));
@@ -467,9 +461,10 @@ class Newest<K, T> {
     open: boolean,
     list: HTMLElement,
     create: (row: T) => Item<T>,
-    redraw: () => void,
+    context: Context,
+    section: Section,
   ) {
-    this.fold = new Fold(parent, title, open, redraw);
+    this.fold = new Fold(parent, title, open, context, section);
     this.fold.body.append(list);
     this.rows = new Keyed(list, create);
     list.addEventListener('pointerenter', () => {
@@ -477,7 +472,7 @@ class Newest<K, T> {
     });
     list.addEventListener('pointerleave', () => {
       this.hovered = false;
-      redraw();
+      context.redraw(section);
     });
   }
 
@@ -497,9 +492,7 @@ export class Failures implements Section {
 
   constructor(root: HTMLElement, context: Context) {
     const list = make('div', 'psnb-scroller psnb-failures', null);
-    this.list = new Newest(root, 'Failures', true, list, makeFailure, () => {
-      context.redraw(this);
-    });
+    this.list = new Newest(root, 'Failures', true, list, makeFailure, context, this);
   }
 
   update({ failures, summary }: State): void {
@@ -533,9 +526,7 @@ export class Events implements Section {
   constructor(root: HTMLElement, context: Context) {
     const list = make('ol', 'psnb-scroller psnb-events', null);
     list.setAttribute('aria-label', 'Events, newest first');
-    this.list = new Newest(root, 'Events', false, list, makeEvent, () => {
-      context.redraw(this);
-    });
+    this.list = new Newest(root, 'Events', false, list, makeEvent, context, this);
   }
 
   update({ events }: State): void {

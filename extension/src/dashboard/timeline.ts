@@ -36,7 +36,7 @@ export class Timeline implements Section {
     const redraw = (): void => {
       context.redraw(this);
     };
-    this.fold = new Fold(root, 'Timeline', true, redraw);
+    this.fold = new Fold(root, 'Timeline', true, context, this);
     this.scroller = make('div', 'psnb-timeline', this.fold.body);
     this.scroller.tabIndex = 0;
     this.scroller.setAttribute('role', 'group');
