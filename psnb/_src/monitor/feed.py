@@ -15,21 +15,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from psnb._src.monitor import protocol
 from psnb._src.monitor.history import EXAMPLES
-from psnb._src.monitor.protocol import (
-    VERSION,
-    CheckpointRow,
-    EventRow,
-    FailureRow,
-    Metric,
-    OptimizerRow,
-    ServerRow,
-    Summary,
-    Training,
-    Update,
-    WorkerRow,
-    row,
-)
 from psnb._src.monitor.states import RUNNING, SERVER_TONES, WORKER_TONES, coordinator_tone, meaning
 from psnb._src.monitor.statistics import ServerStatistics, Statistics, WorkerStatistics
 from psnb._src.monitor.updates import plain
@@ -65,7 +52,7 @@ class Feed:
 
     def __init__(self) -> None:
         self._sequence = 0
-        self._sent: dict[str, tuple[int, int, int]] = {}  # metric: count, thinnings, points
+        self._sent: dict[str, tuple[int, int, int]] = {}  # metric: count, stride, points
         self._workers: dict[int, WorkerStatistics] = {}
         self._turn = 0
         self._failures = 0
@@ -76,7 +63,7 @@ class Feed:
         self._still: tuple[Any, ...] = ()
         self._at = self._starved_at = -math.inf
 
-    def next(self, viewed: Viewed, now: float, full: bool = False) -> Update | None:
+    def next(self, viewed: Viewed, now: float, full: bool = False) -> protocol.Update | None:
         """Return the changes.
 
         Parameters
@@ -90,7 +77,7 @@ class Feed:
 
         Returns
         -------
-        Update or None
+        protocol.Update or None
             None if nothing has changed.
         """
         full = full or not self._sequence
@@ -107,9 +94,9 @@ class Feed:
         if quiet and now - self._at < _EVEN_IF_STILL and not full:
             return None
         self._still, self._at = still, now
-        update = Update(
+        update = protocol.Update(
             type="update",
-            version=VERSION,
+            version=protocol.VERSION,
             coordinator=viewed.id,
             sequence=self._sequence,
             full=full,
@@ -121,7 +108,7 @@ class Feed:
             update["notice"] = ""
         update.update(news)  # type: ignore[typeddict-item] # parts of an update, by their names
         self._sequence += 1
-        return cast(Update, plain(update))
+        return cast(protocol.Update, plain(update))
 
     def _news(
         self, viewed: Viewed, statistics: Statistics, now: float, full: bool
@@ -139,16 +126,18 @@ class Feed:
             "workers": workers,
             "metrics": metrics,
             "timeline": timeline,
-            "failures": [row(FailureRow, each) for each in failures],
-            "events": [row(EventRow, each, kind=each.kind.value) for each in events],
+            "failures": [protocol.row(protocol.FailureRow, each) for each in failures],
+            "events": [
+                protocol.row(protocol.EventRow, each, kind=each.kind.value) for each in events
+            ],
         }
         if not full:
             news = {part: rows for part, rows in news.items() if rows}
         whole = {
             "servers": [_server(each) for each in statistics.servers],
             "optimizers": [
-                row(
-                    OptimizerRow,
+                protocol.row(
+                    protocol.OptimizerRow,
                     each,
                     parameter=truncate(name, NAME),
                     optimizer=truncate(each.optimizer, NAME),
@@ -156,7 +145,7 @@ class Feed:
                 )
                 for name, each in viewed.optimizers().items()
             ],
-            "checkpoint": row(CheckpointRow, statistics.checkpoint),
+            "checkpoint": protocol.row(protocol.CheckpointRow, statistics.checkpoint),
             "controls": viewed.controls(),
             "starved": self._starved(statistics, now, full),
         }
@@ -175,7 +164,7 @@ class Feed:
             self._starved_at = now
         return sentence
 
-    def _changed_workers(self, workers: Sequence[WorkerStatistics]) -> list[WorkerRow]:
+    def _changed_workers(self, workers: Sequence[WorkerStatistics]) -> list[protocol.WorkerRow]:
         # With very many workers, rows with small changes take turns: people do not read a hundred
         # rows four times a second, and sending them would take the kernel longer than all the rest.
         turns = max(1, len(workers) // MOST_ROWS)
@@ -191,18 +180,20 @@ class Feed:
                 self._workers[each.index] = each
         return rows
 
-    def _metrics(self, viewed: Viewed, statistics: Statistics) -> list[Metric]:
+    def _metrics(self, viewed: Viewed, statistics: Statistics) -> list[protocol.Metric]:
         news = []
         for name, metric in statistics.metrics.items():
-            count, thinnings, before = self._sent.get(name, (-1, 0, 0))
+            count, stride, before = self._sent.get(name, (-1, 0, 0))
             # Examples are sent as a rate, in the summary: a chart of batch sizes is useless.
             if count == metric.count or name == EXAMPLES:
                 continue
-            found = viewed.records.history.points(name, thinnings, before)
+            found = viewed.records.history.points(name, stride, before)
             points = found.points
-            self._sent[name] = metric.count, found.thinnings, found.start + len(points)
+            self._sent[name] = metric.count, found.stride, found.start + len(points)
             series = {part: pack(points[field]) for part, field in _COLUMNS.items()}
-            news.append(row(Metric, metric, name=name, start=found.start, **series))
+            news.append(
+                protocol.row(protocol.Metric, metric, name=name, start=found.start, **series)
+            )
         return news
 
 
@@ -211,16 +202,16 @@ def pack(array: np.ndarray) -> str:
     return base64.b64encode(array.astype("<f8").data).decode("ascii")
 
 
-def _summary(statistics: Statistics, now: float) -> Summary:
+def _summary(statistics: Statistics, now: float) -> protocol.Summary:
     training = statistics.training
-    return row(
-        Summary,
+    return protocol.row(
+        protocol.Summary,
         statistics,
         time=now,
         tone=coordinator_tone(statistics.state),
         meaning=meaning(statistics.state),
         elapsed=round(statistics.elapsed, 3),
-        training=None if training is None else row(Training, training),
+        training=None if training is None else protocol.row(protocol.Training, training),
         closures_per_second=round(statistics.closures_per_second, 3),
         staleness_mean=statistics.staleness.mean,
         staleness_max=statistics.staleness.max,
@@ -228,9 +219,9 @@ def _summary(statistics: Statistics, now: float) -> Summary:
     )
 
 
-def _worker(worker: WorkerStatistics) -> WorkerRow:
-    return row(
-        WorkerRow,
+def _worker(worker: WorkerStatistics) -> protocol.WorkerRow:
+    return protocol.row(
+        protocol.WorkerRow,
         worker,
         name=truncate(str(worker.name), NAME),  # Dask names a worker of a LocalCluster by a number.
         tone=WORKER_TONES[worker.state],
@@ -245,9 +236,9 @@ def _shares(shares: Mapping[str, float]) -> list[float]:
     return [round(each, 3) for each in shares.values()]
 
 
-def _server(server: ServerStatistics) -> ServerRow:
-    return row(
-        ServerRow,
+def _server(server: ServerStatistics) -> protocol.ServerRow:
+    return protocol.row(
+        protocol.ServerRow,
         server,
         tone=SERVER_TONES[server.state],
         pulls_per_second=round(server.pulls_per_second, 1),

@@ -49,22 +49,21 @@ class Points:
     ----------
     start : int
         The number of points before these.
-    thinnings : int
-        How often the series was thinned out; each time, its points get new numbers.
+    stride : int
+        Of how many values each is one; when it doubles, points get new numbers.
     points : numpy.ndarray
         Each has its ``step`` (how many values had been reported by then; of validation, how many of
         its metric), its ``time`` (seconds since the epoch), its ``value``, and that ``smoothed``.
     """
 
     start: int
-    thinnings: int
+    stride: int
     points: np.ndarray
 
 
 @dataclass
 class _Series:
     stride: int = 1
-    thinnings: int = 0
     count: int = 0
     last: float = float("nan")
     smoothed: float = float("nan")
@@ -188,7 +187,6 @@ class History:
             series.length = len(kept)
             series.points[: series.length] = kept
             series.stride *= 2
-            series.thinnings += 1
 
     def _warn(self, dropped: str | None) -> None:
         if dropped is not None and not self._full:
@@ -223,14 +221,14 @@ class History:
 
         return {name: found[name] for name in sorted(found, key=place)}
 
-    def points(self, name: str, thinnings: int = 0, start: int = 0) -> Points:
+    def points(self, name: str, stride: int = 0, start: int = 0) -> Points:
         """Return one metric's points from ``start`` on; all of them if it was thinned since.
 
         Parameters
         ----------
         name : str
             A name that closures report.
-        thinnings, start : int
+        stride, start : int
             The position after earlier points: the two attributes of an earlier `Points`, with its
             length added to ``start``.
 
@@ -241,9 +239,9 @@ class History:
         """
         with self._lock:
             series = self._series[name]
-            if series.thinnings != thinnings:
+            if series.stride != stride:
                 start = 0
-            return Points(start, series.thinnings, series.points[start : series.length].copy())
+            return Points(start, series.stride, series.points[start : series.length].copy())
 
     def series(self, name: str) -> dict[str, np.ndarray]:
         """Return one metric's points.
