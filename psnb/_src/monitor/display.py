@@ -50,7 +50,7 @@ KEPT = 10
 the old one. One that is too many is emptied."""
 
 _EMPTY = {"text/html": "", "text/plain": ""}
-_MOVING = ("time", "elapsed", "eta")
+_MOVING = {"time", "elapsed", "eta"}
 
 NOT_BUILT = (
     "This is how it was when the cell ran. For a live view, build what pages need with "
@@ -77,7 +77,7 @@ class SavedSummaries:
 
         with self._lock:
             if len(self._outputs) == KEPT:
-                replace(self._outputs[:1], _EMPTY)
+                _replace(self._outputs[:1], _EMPTY)
                 del self._outputs[0]
             self._outputs.append(output)
             self._written = update["summary"]
@@ -86,9 +86,10 @@ class SavedSummaries:
     def due(self, summary: Summary, interval: float = INTERVAL) -> bool:
         """Return whether figures differ so that outputs, if not too new, should be replaced."""
         written = self._written
-        if written is None or all(
-            summary[name] == written[name] for name in summary if name not in _MOVING
-        ):
+        if written is None:
+            return False
+        changed = {name for name, value in summary.items() if value != written.get(name)}
+        if not changed - _MOVING:
             return False
         return summary["state"] != written["state"] or summary["time"] - written["time"] >= interval
 
@@ -98,18 +99,17 @@ class SavedSummaries:
             if self._written is None or update["summary"]["time"] < self._written["time"]:
                 return
             self._written = update["summary"]
-            replace(self._outputs, _bundle(update))
+            _replace(self._outputs, _bundle(update))
 
     def end(self) -> None:
         """Empty the outputs: another one has the final summary. Idempotent."""
         with self._lock:
-            replace(self._outputs, _EMPTY)
+            _replace(self._outputs, _EMPTY)
             self._outputs.clear()
             self._written = None
 
 
-def replace(outputs: list[str], bundle: dict[str, Any]) -> None:
-    """Show something else in outputs of the notebook."""
+def _replace(outputs: list[str], bundle: dict[str, Any]) -> None:
     from IPython.display import update_display
 
     for output in outputs:
@@ -201,7 +201,7 @@ class LiveView:
         if widget is not None:
             widget.finish(update)
         if shown and in_notebook():
-            replace(shown, {"text/html": render(update), "text/plain": repr(viewed)})
+            _replace(shown, {"text/html": render(update), "text/plain": repr(viewed)})
             self._saved.end()
 
     def _end_of_cells(self) -> None:

@@ -159,14 +159,14 @@ class HubLink(Publisher):
         self._reached = False  # whether the last post succeeded
         self._posted = time.monotonic()
         self._over = threading.Event()
-        self._alive = threading.Thread(target=self._beat, name="psnb-hub-alive", daemon=True)
+        self._heart = threading.Thread(target=self._beat, name="psnb-hub-alive", daemon=True)
         super().__init__(viewed, self._publish, "psnb-hub")
         self.wake(full=True)  # the update from construction is shown nowhere
 
     @uninterrupted
     def start(self) -> None:
         """Start the threads; once."""
-        self._alive.start()
+        self._heart.start()
         super().start()
 
     def _publish(self, update: Update) -> None:
@@ -186,7 +186,7 @@ class HubLink(Publisher):
     def ended(self) -> None:
         """Tell the hub that the coordinator is closed, or gone."""
         self._over.set()
-        self._alive.join()
+        self._heart.join()
         try:
             if self._reached:
                 self._hub.request("DELETE", self._path)

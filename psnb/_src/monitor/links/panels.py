@@ -8,6 +8,8 @@
 # scheduler, and vanish with it. Commands would have to come by the kernel's comm, which does not
 # reach processes that a kernel started, and waits for the running cell where pages have no
 # subshells.
+# - One link that posts by HTTP to either: on the scheduler's server anyone could post in a
+#   coordinator's name, and where only the scheduler's own port is open, no coordinator could.
 # - The hub as a client of the scheduler, which TLS authenticates: Jupyter servers would need the
 #   cluster's certificates, and the same Dask, Python and psnb.
 
