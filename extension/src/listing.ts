@@ -43,7 +43,7 @@ function processOf(identity: Identity | undefined): string {
 /** What the panel says of one coordinator. */
 export type Row = ReturnType<typeof row>;
 
-function row(source: Source, store: Store | undefined, kernel: string, seconds: number): Row {
+function row(source: Source, store: Store | undefined, kernel: string, seconds: number) {
   const { identity, summary, notice, depth, controls } = store?.state ?? {};
   const oldest = (summary?.time ?? 0) - seconds;
   const name = identity?.name ?? '';

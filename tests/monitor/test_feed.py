@@ -13,7 +13,7 @@ import numpy as np
 from psnb._src.monitor.events import EventKind
 from psnb._src.monitor.feed import Feed
 from psnb._src.monitor.jupyter_server import messages
-from psnb._src.monitor.protocol import VERSION, Metric, Update
+from psnb._src.monitor.protocol import VERSION, HubPost, Metric, Update
 from psnb._src.monitor.statistics import CheckpointStatistics
 from psnb._src.monitor.viewed import OptimizerState
 from psnb._src.utils.phases import PhaseStatistics
@@ -191,7 +191,7 @@ def test_no_figure_and_no_text_makes_an_update_that_the_hub_refuses() -> None:
         update = feed.next(viewed, now)
         assert update is not None
         body = json.dumps(batch(update), allow_nan=False).encode()
-        assert messages.batch(body)["updates"][0]["summary"]["examples"] == "inf"
+        assert messages.read(body, HubPost)["updates"][0]["summary"]["examples"] == "inf"
     assert "optimizers" not in update  # NaN is no news the second time
 
 
