@@ -134,7 +134,7 @@ _UNFOLDING = Markup(
 )
 
 
-def _latest(what: str, head: Sequence[str], rows: list[tuple[str, ...]], count: int) -> str:
+def _latest(what: str, head: Sequence[str], rows: Sequence[tuple[str, ...]], count: int) -> str:
     above = f"<div>the last {MOST_ROWS} of {count:,} {what}</div>" if count > MOST_ROWS else ""
     return above + html_table(what, head, rows) if rows else f"no {what}"
 

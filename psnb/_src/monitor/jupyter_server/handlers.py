@@ -175,8 +175,8 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
         if found["type"] == "hello":
             panel.hello()
         elif not self._may_command:
-            error = "you may look here, but not give commands"
-            panel.reply_to(reply(found["id"], found.get("coordinator", ""), error))
+            wrong = "you may look here, but not give commands"
+            panel.reply_to(reply(found["id"], found.get("coordinator", ""), wrong))
         elif found["type"] == "command":
             self._hub.command(found, panel.reply_to)
         else:
