@@ -53,6 +53,12 @@ class Page:
             if message["type"] == kind:
                 return message
 
+    def next_notice(self) -> str:
+        """Return the next notice; updates without one may come before it."""
+        while (notice := self.next("update").get("notice")) is None:
+            pass
+        return str(notice)
+
     def _take(self, data: Any, buffers: object = None) -> None:
         if data["method"] == "custom":
             self.got.put(json.loads(data["content"]["text"]))
@@ -169,23 +175,23 @@ def test_a_notice_says_that_clicks_wait_for_cells(show: Show) -> None:
     viewed = FakeViewed()
     page = show(viewed)
     page.send(command("pause"), on_main_thread=True)
-    assert page.next("update")["notice"] == WAITS
+    assert page.next_notice() == WAITS
 
 
 def test_a_first_hello_between_cells_does_not_mean_that_clicks_wait(show: Show) -> None:
     viewed = FakeViewed()
     page = show(viewed)
     page.send(HELLO, on_main_thread=True)
-    assert page.next("update")["notice"] == ""
+    assert page.next_notice() == ""
 
 
 def test_the_notice_goes_when_clicks_wait_no_longer(show: Show) -> None:
     viewed = FakeViewed()
     page = show(viewed)
     page.send(command("pause"), on_main_thread=True)
-    page.next("update")
+    assert page.next_notice() == WAITS
     page.send(command("resume"))
-    assert page.next("update")["notice"] == ""
+    assert page.next_notice() == ""
 
 
 def test_the_end_is_shown_on_pages_that_come_later(show: Show) -> None:
