@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from psnb._src.protocol.left_behind import leave_behind
+from psnb._src.protocol.notebook_only import leave_behind
 from psnb._src.protocol.packing import dumps, loads
 from psnb.errors import ConfigurationError
 

@@ -15,7 +15,7 @@ from distributed import Client, Future, get_client, get_worker
 
 from psnb._src.dask_compat.collections import scheduler_has
 from psnb._src.dask_compat.reach import event_loop, scheduler_address
-from psnb._src.protocol.left_behind import LeftBehind
+from psnb._src.protocol.notebook_only import LeftBehind
 from psnb._src.utils.ownership import owned
 from psnb._src.utils.text import error_text
 from psnb._src.utils.threads import run_on_loop

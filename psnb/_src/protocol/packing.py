@@ -18,8 +18,7 @@ from typing import Any, ClassVar
 
 import cloudpickle
 
-from psnb._src.protocol.left_behind import left_behind
-from psnb._src.protocol.notebook_only import NotebookOnly, why_here
+from psnb._src.protocol.notebook_only import NotebookOnly, left_behind, why_here
 from psnb._src.protocol.pytree_classes import with_registration
 from psnb._src.utils.text import error_text, is_interrupt, shown, text_of
 from psnb._src.utils.tracebacks import users_level

@@ -8,15 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from psnb._src.data.iterator import DatasetIterator
-from psnb._src.protocol.messages import (
-    EFFECTIVE,
-    AskLease,
-    BeginLease,
-    Lease,
-    ReturnLease,
-    Taken,
-    TakenRange,
-)
+from psnb._src.protocol.messages import AskLease, BeginLease, Lease, ReturnLease, Taken, TakenRange
 from psnb._src.worker.taken import TakenElements
 from psnb.errors import ClosureCancelledError, DatasetError
 
@@ -131,24 +123,3 @@ class LeaseRequests:
         taken = Taken(epoch, lease, self._closure, at, size, after, ended)
         self.used.append(taken)
         self._report(taken)
-
-
-def joined(taken: list[Taken], effective: set[int]) -> list[Taken]:
-    """Join what steps have taken side by side, of those that have had their effect."""
-    if not effective:
-        return taken
-    found: list[Taken] = []
-    for each in taken:
-        if each.closure in effective:
-            each = each._replace(closure=EFFECTIVE)
-            last = found[-1] if found else None
-            if (
-                last is not None
-                and last[:3] == each[:3]
-                and last.at + last.size == each.at
-                and not last.ended
-            ):
-                found[-1] = each._replace(at=last.at, size=last.size + each.size)
-                continue
-        found.append(each)
-    return found

@@ -15,9 +15,14 @@ from collections import defaultdict
 from collections.abc import Callable, Sized
 from contextlib import suppress
 
-from psnb._src.protocol.messages import ClosureResult, ClosureResults, Taken, held_seconds
+from psnb._src.protocol.messages import (
+    EFFECTIVE,
+    ClosureResult,
+    ClosureResults,
+    Taken,
+    held_seconds,
+)
 from psnb._src.worker.attempt import NO_TIME, StepAttempt
-from psnb._src.worker.lease_requests import joined
 from psnb._src.worker.reports import ReportedStates
 
 HELD_SECONDS = 0.015
@@ -183,7 +188,7 @@ class _Held:
         together = [float(sum(each)) for each in zip(*self.phases, strict=True)]
         results = [result for closure, each in self.steps.items() for result in each.of(closure)]
         effective = {number for each in self.steps.values() for number in each.numbers}
-        taken = joined(self.taken, effective)
+        taken = _joined(self.taken, effective) if effective else self.taken
         return ClosureResults(taken, self.reports, together, results + self.last)
 
 
@@ -232,3 +237,17 @@ class _StepsDone:
             return [], states.packed()
         except Exception:  # of another metric by the same name, or a user's that fails
             return packed, b""
+
+
+def _joined(taken: list[Taken], effective: set[int]) -> list[Taken]:
+    """Join what steps have taken side by side, of those that have had their effect."""
+    found: list[Taken] = []
+    for each in taken:
+        if each.closure in effective:
+            each = each._replace(closure=EFFECTIVE)
+            last = found[-1] if found else None
+            if last and not last.ended and (*last[:3], last.at + last.size) == each[:4]:
+                each = each._replace(at=last.at, size=last.size + each.size)
+                found.pop()
+        found.append(each)
+    return found

@@ -35,7 +35,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from psnb._src.models.references import functions_of, leads_to, used_global
 from psnb._src.models.torch.tables import TableWeight
-from psnb._src.protocol.left_behind import leave_behind
+from psnb._src.protocol.notebook_only import leave_behind
 from psnb.errors import ConfigurationError
 
 
