@@ -135,7 +135,11 @@ def test_a_connection_that_takes_its_time_is_waited_for(
     assert flaky.call() == 1
 
 
-def test_looking_whether_a_process_is_there_fails_no_handshake() -> None:
+def test_looking_whether_a_process_is_there_fails_no_handshake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connecting, "_SLOW", DEADLINE)
+    monkeypatch.setattr(connecting, "_HANDSHAKE", DEADLINE)
     security, logger = Security.temporary(), logging.getLogger("distributed.comm.tcp")
     said: asyncio.Queue[logging.LogRecord] = asyncio.Queue()
     handler = QueueHandler(said)  # type: ignore[arg-type]
@@ -144,9 +148,7 @@ def test_looking_whether_a_process_is_there_fails_no_handshake() -> None:
         server = Server({})
         await server.listen("tls://127.0.0.1:0", **security.get_listen_args("worker"))
         context = security.get_connection_args("client")["ssl_context"]
-        refused = await connecting._refused(
-            server.address, context, slow=DEADLINE, handshake=DEADLINE
-        )
+        refused = await connecting._refused(server.address, context)
         async with asyncio.timeout(DEADLINE):
             record = await said.get()
         await server.close()

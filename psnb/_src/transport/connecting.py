@@ -38,38 +38,29 @@ async def connect(pool: ConnectionPool, address: str, timeout: float) -> Comm:
         or if the pool is closed.
     """
     try:
-        return await _connected(pool, address, timeout)
+        if has_open_connection(pool, address):
+            return await pool.connect(address, timeout=timeout)
+        connecting = asyncio.ensure_future(pool.connect(address, timeout=timeout))
+        context = tls_context(pool)
+        try:
+            await asyncio.wait({connecting}, timeout=_SLOW)
+            if not connecting.done() and await _refused(address, context) and not connecting.done():
+                raise ConnectionRefusedError("its process is gone")
+            return await connecting
+        finally:
+            connecting.cancel()  # of no effect when it is done
     except RuntimeError as error:  # what Dask raises if the pool is closed
         raise ConnectionAbortedError(str(error)) from error
 
 
-async def _connected(pool: ConnectionPool, address: str, timeout: float) -> Comm:
-    if has_open_connection(pool, address):
-        return await pool.connect(address, timeout=timeout)
-    connecting = asyncio.ensure_future(pool.connect(address, timeout=timeout))
-    context = tls_context(pool)
-    try:
-        await asyncio.wait({connecting}, timeout=_SLOW)
-        if not connecting.done() and await _refused(address, context) and not connecting.done():
-            raise ConnectionRefusedError("its process is gone")
-        return await connecting
-    finally:
-        connecting.cancel()  # of no effect when it is done
-
-
-async def _refused(
-    address: str,
-    context: ssl.SSLContext | None,
-    slow: float = _SLOW,
-    handshake: float = _HANDSHAKE,
-) -> bool:
+async def _refused(address: str, context: ssl.SSLContext | None) -> bool:
     """Return whether an address refuses connections, several times in a row."""
     if not address.startswith(("tcp://", "tls://")):
         return False
     host, port = host_and_port(address)
     for _ in range(_REFUSALS):
         try:
-            async with asyncio.timeout(slow):
+            async with asyncio.timeout(_SLOW):
                 _, writer = await asyncio.open_connection(host, port)
         except ConnectionRefusedError:
             await asyncio.sleep(_PAUSE)
@@ -78,7 +69,7 @@ async def _refused(
         else:
             with contextlib.suppress(OSError):
                 if context is not None:  # or the other side would log a handshake that failed
-                    async with asyncio.timeout(handshake):
+                    async with asyncio.timeout(_HANDSHAKE):
                         await writer.start_tls(context)
             writer.close()
             with contextlib.suppress(OSError):
