@@ -87,7 +87,7 @@ class RunClosures(ToWorker, frozen=True):
 
 
 class RecallClosures(ToWorker, frozen=True):
-    """Return the closures of these that are not begun; the others end with their present step."""
+    """Return closures that are not begun; the others end with their present step."""
 
     closures: Sequence[int]
 

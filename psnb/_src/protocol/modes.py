@@ -110,7 +110,8 @@ class BoundedStaleness(Mode):
     Parameters
     ----------
     updates : int
-        The bound. With ``w - 1`` or more, ``w`` workers with one thread each can all work at once.
+        The bound. With ``w - 1`` or more, ``w`` workers with one thread each can all work at the
+        same time.
 
     Raises
     ------

@@ -163,7 +163,7 @@ class MessageStream(ABC):
         return found
 
     def abort(self) -> None:
-        """Close the connection at once; idempotent."""
+        """Close the connection immediately; idempotent."""
         self._comm.abort()
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:

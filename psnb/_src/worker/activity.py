@@ -44,7 +44,7 @@ class Activity:
 
 
 def longest(threads: Iterable[int | None]) -> tuple[str, float]:
-    """Return what those of these threads does that is at it the longest, and for how many seconds.
+    """Return what is being done for the longest time by one of these threads, and for how long.
 
     Nothing, and zero seconds, if none of them does anything.
     """

@@ -77,7 +77,7 @@ class StepAttempt:
     assignment, updates
         As given.
     clock : PhaseClock
-        What its time goes to; begins at once.
+        What its time goes to; it runs from the beginning.
     requests : LeaseRequests
         What it takes from datasets.
     states : ReportedStates

@@ -165,8 +165,8 @@ def report(**metrics: float | MetricState) -> None:
     Cheap and never blocks. Outside a closure the values are checked and dropped, so a step can be
     tried out by hand.
 
-    A number is sent at once, and charted as one value among others: a closure that runs again after
-    its worker was lost is charted again. What `Trainer` makes of numbers, and the totals in
+    A number is sent immediately, and charted as one value among others: a closure that runs again
+    after its worker was lost is charted again. What `Trainer` makes of numbers, and the totals in
     `ClusterCoordinator.statistics`, go with the closure's result: one that ran twice counts once,
     and one that raises does not count. A number is weighted by the ``examples`` that are reported
     in the same call, if they are: so a shorter batch counts less in the mean of an epoch.

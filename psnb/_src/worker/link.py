@@ -48,7 +48,7 @@ class NotebookLink:
         return await self._stream.receive(ToWorker)
 
     def send(self, message: ToNotebook) -> None:
-        """Send a message, if the link is open; returns at once."""
+        """Send a message, if the link is open; does not wait."""
         if self._stream is not None:
             self._stream.send(message)
 

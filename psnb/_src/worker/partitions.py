@@ -96,7 +96,7 @@ class WorkerPartitions:
                 return value, fetched
             if state == "erred":
                 raise _failed(number, key)
-            context = current_context()  # who waits for long may be cancelled
+            context = current_context()  # the closure may be cancelled meanwhile
             if context is not None and context.cancelled:
                 raise ClosureCancelledError("the closure was cancelled while it waited for data")
             now = time.monotonic()

@@ -40,9 +40,9 @@ from psnb._src.worker.session import Session
 # Notice: SIGTERM, by which a process learns that it will be killed soon.
 #
 # Kubernetes sends it 30 seconds before SIGKILL, spot machines likewise. A worker without a nanny
-# would end at once, and so would the process of a nanny if it gets the signal itself. (A nanny that
-# gets it has its worker closed, and kills it some seconds later: that is `Runtime.teardown`.) So
-# psnb has the process leave cleanly first, and then end as it would have.
+# would end immediately, and so would the process of a nanny if it gets the signal itself. (A nanny
+# that gets it has its worker closed, and kills it some seconds later: that is `Runtime.teardown`.)
+# So psnb has the process leave cleanly first, and then end as it would have.
 #
 # Threads: Python runs the handler on the main thread, which must be that of the worker's event
 # loop; in all other processes, as in a notebook with a worker inside, nothing is heard.

@@ -22,7 +22,7 @@ _MOST = 1 << 12
 
 
 MOST_LINES = 1000
-"""Lines that the closures of a process may print at once."""
+"""Lines that the closures of a process may print in one burst."""
 
 
 LINES_PER_SECOND = 100.0
@@ -81,7 +81,7 @@ class _Begun(threading.local):
 class PrintedLines:
     """A process's standard output or standard error.
 
-    Any thread may write. Those that run closures get whole lines; what others write passes through.
+    Any thread may write: closures in whole lines, and other code whatever it likes.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def begin_printing() -> None:
 
 
 def end_printing() -> None:
-    """Put the streams back when the last of these workers has gone."""
+    """Put the streams back when the last worker of this process has gone."""
     global _workers
     with _lock:
         _workers -= 1

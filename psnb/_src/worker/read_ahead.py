@@ -41,7 +41,7 @@ as long as for the slowest element so far: what is only slow is not read by two 
 
 
 class ReadAhead:
-    """A thread, ``psnb-ahead``, that reads splits, one element ahead of who takes them.
+    """A thread, ``psnb-ahead``, that reads splits, one element ahead of the closures.
 
     It ends when this and the iterators that it made are gone. One thread at a time.
 

@@ -1,7 +1,7 @@
 """ReportedStates: the metrics that one closure reports, and how they travel. Pure.
 
 They travel in front of the closure's pickled result, and never without it: servers remember them
-beside its commit, and the notebook takes both or none. So a closure that ran twice counts once, as
+with its commit, and the notebook takes both or none. So a closure that ran twice counts once, as
 its writes do, whichever of its results arrives. Of numbers, weighted sums travel so; besides, each
 is sent immediately, for charts.
 """

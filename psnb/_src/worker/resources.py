@@ -196,7 +196,7 @@ class Resources:
         self._values[resource_id] = Future()
 
     def make(self, resource_id: int, function: Callable[[], Any]) -> None:
-        """Make an announced value; what ``function`` raises goes to those who use the value."""
+        """Make an announced value; its users get what ``function`` raises."""
         future = self._values.get(resource_id)
         if future is None or not future.set_running_or_notify_cancel():
             return
@@ -228,7 +228,7 @@ class Resources:
             ) from error
 
     def number_of(self, value: object) -> int | None:
-        """Return the number of a value that was made; None if it is none of these."""
+        """Return the number of a value that was made here; None of any other."""
         for number, future in list(self._values.items()):
             made = future.done() and not future.cancelled() and future.exception() is None
             if made and future.result() is value:

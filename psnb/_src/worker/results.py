@@ -2,7 +2,7 @@
 
 When a closure ends, that is sent immediately if no more closures wait. Otherwise results are
 gathered until they are as many as the closures that still wait, so that the coordinator can send
-more in time, or for `HELD_SECONDS`. What the steps of one that goes on have come to, and have
+more in time, or for `HELD_SECONDS`. What the steps of one that continues have come to, and have
 reported, is held for `held_seconds`.
 """
 
@@ -59,7 +59,7 @@ class ResultSender:
         self.workers = 1  # of the coordinator
         self._lock = threading.Lock()  # guards the next four, used by several threads
         self._held = _Held()
-        self._urgent = False  # something is here that is not of a closure that goes on
+        self._urgent = False  # something is here that is not of a closure that continues
         self._sent_at = time.monotonic()
         self._expected = 0  # results that are still to come
         self._ticking = False  # the loop's alone

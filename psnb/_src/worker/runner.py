@@ -43,7 +43,7 @@ from psnb._src.worker.results import ResultSender
 from psnb.errors import ClosureCancelledError
 
 LARGE_RESULT = 1 << 13
-"""Bytes of a pickled result above which servers do not remember it beside the commit."""
+"""Bytes of a pickled result above which servers do not remember it with the commit."""
 
 
 Unstarted = dict[int, tuple[LoadedFunction, messages.Assignment]]
@@ -259,7 +259,7 @@ class ClosureRunner:
                 self._results.add_step(attempt)
             else:
                 # Its only step, too, leaves with the end of the closure: a message between the two
-                # would say that it goes on, and its end that it has pushed nothing.
+                # would say that it continues, and its end that it has pushed nothing.
                 steps.phases = attempt.clock.seconds
                 steps.last = (
                     attempt.returned() if error is None else self._without_effect(attempt, error)

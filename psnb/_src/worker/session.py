@@ -242,7 +242,7 @@ class Session:
         self._link.send(results)
 
     def _send_stages(self) -> None:
-        # Two threads at once may send the same twice.
+        # Two threads may send the same at the same time.
         now, sent = self._stages.statistics(), self._sent_stages
         self._sent_stages = now
         new = {kind: each for kind, each in now.items() if sent.get(kind) != each}

@@ -99,8 +99,7 @@ class TakenElements:
     def in_vain(self, before: Mapping[int, int] | None = None) -> int:
         """Return how many elements would be lost if the step ended here without an effect.
 
-        Those of an iterator that goes on without end, such as one of noise beside the data, are no
-        loss.
+        Those of an iterator without an end, such as one of noise next to the data, are no loss.
 
         Parameters
         ----------
