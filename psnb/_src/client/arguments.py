@@ -12,7 +12,7 @@ from psnb._src.server.tables.admission import Admission, Always
 from psnb._src.server.tables.initializers import Constant, Initializer, Uniform
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.utils.arrays import array_of, bits_of, integers_of, untracked
-from psnb._src.utils.checks import choice, integer, is_integer
+from psnb._src.utils.checks import check_instance, choice, integer, is_integer
 from psnb._src.utils.ownership import may_change
 from psnb._src.utils.text import ARGUMENT, shown, truncate
 from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
@@ -226,8 +226,7 @@ def check_accessor(accessor: CtrAccessor | None, name: str, rows: int | None) ->
     """Raise ConfigurationError unless the embedding can have this accessor."""
     if accessor is None:
         return
-    if not isinstance(accessor, CtrAccessor):
-        raise _must_be(name, "accessor", "a psnb.CtrAccessor", accessor)
+    check_instance(f"embedding {name!r}: accessor", accessor, CtrAccessor)
     _require_growing("accessor", name, rows)
 
 

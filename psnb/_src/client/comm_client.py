@@ -157,15 +157,16 @@ class CommServerClient(ServerClient):
     def call(
         self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
     ) -> list[Any]:
-        outcomes = self.attempt(requests, seen)
+        outcomes = self._outcomes(requests, seen)
         for each in outcomes:
             if isinstance(each, PsnbError):
                 raise each
         return outcomes
 
-    def attempt(
-        self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
-    ) -> list[Any]:
+    def attempt(self, requests: Sequence[Request]) -> list[Any]:
+        return self._outcomes(requests, None)
+
+    def _outcomes(self, requests: Sequence[Request], seen: dict[ShardId, int] | None) -> list[Any]:
         if runs_here(self._loop):
             raise ConfigurationError(
                 "parameters cannot be reached from Dask's event loop: "

@@ -222,10 +222,10 @@ class DenseTable(Table):
         return self._values.size
 
     def segment(self, start: int, stop: int) -> ops.Segment:
-        arrays = {name: array.reshape(-1)[start:stop] for name, array in self._arrays.items()}
         # In the variable's shape, if the segment is the whole slice.
         shape = self._values.shape if (start, stop) == (0, self.extent) else (-1,)
-        return {name: array.copy().reshape(shape) for name, array in arrays.items()}
+        part = slice(start, stop)
+        return {name: self.column(name, part).reshape(shape) for name in self._arrays}
 
     def column(self, name: str, rows: slice | np.ndarray) -> np.ndarray:
         return self.flat(name)[rows].copy()

@@ -6,7 +6,6 @@ table may grow when an id is first seen.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from psnb._src.server.hashing import fill_normal, fill_uniform
+from psnb._src.server.schedules import is_finite
 from psnb._src.utils.checks import integer, is_number
 from psnb._src.utils.config import to_config
 from psnb._src.utils.text import shown
@@ -43,12 +43,8 @@ class Initializer(ABC):
                 if value is not None:
                     integer(f"{type(self).__name__}: seed", value, 0, _LARGEST_SEED)
                 continue
-            try:
-                good = is_number(value) and math.isfinite(value)
-                small = good and abs(value) <= _LARGEST
-            except (TypeError, OverflowError):  # complex, or an int that no float holds
-                good = small = False
-            if not small:
+            good = is_number(value) and is_finite(value)
+            if not good or abs(value) > _LARGEST:
                 wanted = f"be within ±{_LARGEST:g}" if good else "be a finite number"
                 raise ConfigurationError(
                     f"{type(self).__name__}({name}={shown(value)}): {name} must {wanted}"

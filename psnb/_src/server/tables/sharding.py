@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from psnb._src.server.hashing import hash_ids
-from psnb._src.utils.checks import integer
+from psnb._src.utils.checks import check_fields, integer
 from psnb._src.utils.text import shown
 
 
@@ -42,11 +42,8 @@ class _Counts:
     """Checks the fields of a partitioner, which are whole numbers, 1 or more."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):  # type: ignore[arg-type]  # of its subclasses
-            value = getattr(self, field.name)
-            if value is not None or field.default is not None:
-                value = integer(f"{shown(self)}: {field.name}", value, 1)
-                object.__setattr__(self, field.name, value)
+        names = [field.name for field in fields(self)]  # type: ignore[arg-type]  # of its subclasses
+        check_fields(self, lambda name, value: integer(f"{shown(self)}: {name}", value, 1), *names)
 
 
 @dataclass(frozen=True)
