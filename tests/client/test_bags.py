@@ -175,7 +175,7 @@ def test_a_closure_sees_the_bags_that_it_has_pushed() -> None:
         (Ragged.from_rows([[1], [2]]), [0, 1], {}, InvalidArrayError, "a Ragged has offsets"),
         ([1, 2], [0.0], {}, InvalidArrayError, "offsets must be integers"),
         ([1, 10], [0], {}, IdOutOfRangeError, "found id 10"),
-        ([1, 2], [0], {"weights": [1.0]}, InvalidArrayError, r"expected weights of shape \(2,\)"),
+        ([1, 2], [0], {"weights": [1.0]}, InvalidArrayError, r"weights of .*expected shape \(2,\)"),
         ([1], [0], {"weights": [1.0], "combiner": "max"}, InvalidArrayError, "takes no weights"),
         (
             [1],

@@ -78,9 +78,8 @@ class Bags:
         """Return the row of each bag, ``(count, dim)``, from the rows of ``ids``."""
         out = np.zeros((self.count, rows.shape[1]), rows.dtype)
         if self.combiner is Combiner.MAX:
-            winners = self._winners(rows)
-            bag, column = np.nonzero(winners >= 0)
-            out[bag, column] = rows[winners[bag, column], column]
+            bag, column, row = self._winners(rows)
+            out[bag, column] = rows[row, column]
         else:
             _add_rows(read_only(rows), self.position, self.bag, self.factors, out)
         return out
@@ -92,9 +91,8 @@ class Bags:
         """
         out = np.zeros((self.ids.size, gradients.shape[1]), gradients.dtype)
         if rows is not None:
-            winners = self._winners(rows)
-            bag, column = np.nonzero(winners >= 0)
-            np.add.at(out, (winners[bag, column], column), gradients[bag, column])
+            bag, column, row = self._winners(rows)
+            np.add.at(out, (row, column), gradients[bag, column])
         else:
             _add_rows(read_only(gradients), self.bag, self.position, self.factors, out)
         return out
@@ -103,10 +101,12 @@ class Bags:
         """Return, for each of ``ids``, the sum of the counts of the bags that it is in."""
         return np.bincount(self.position, counts[self.bag], self.ids.size)
 
-    def _winners(self, rows: np.ndarray) -> np.ndarray:
-        out = np.full((self.count, rows.shape[1]), -1, np.int64)
-        _winners(read_only(rows), self.position, self.bag, out)
-        return out
+    def _winners(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return each bag and column that has a largest number, and the row with it."""
+        found = np.full((self.count, rows.shape[1]), -1, np.int64)
+        _winners(read_only(rows), self.position, self.bag, found)
+        bag, column = np.nonzero(found >= 0)
+        return bag, column, found[bag, column]
 
 
 def make_bags(
@@ -161,10 +161,6 @@ def make_bags(
         )
     if weights is not None and kind is Combiner.MAX:
         raise InvalidArrayError(f"{what}: the combiner 'max' takes no weights")
-    if weights is not None and weights.shape != ids.shape:
-        raise InvalidArrayError(
-            f"{what}: expected weights of shape {ids.shape}, found {weights.shape}"
-        )
     bag = np.repeat(np.arange(starts.size), np.diff(bounds))
     factors = np.ones(ids.size, dtype) if weights is None else weights
     if padding_idx is not None:

@@ -512,9 +512,9 @@ class Embedding(FixedAttributes):
         elif offsets is None:
             raise InvalidArrayError(f"{what}: values that are not Ragged need offsets")
         ids = checked_ids(values, self.name, self.rows)
-        factors = (
-            None if weights is None else checked_array(weights, self.dtype, f"weights of {what}")
-        )
+        factors: np.ndarray | None = None
+        if weights is not None:
+            factors = checked_array(weights, self.dtype, f"weights of {what}", ids.shape)
         return make_bags(
             ids, offsets, include_last_offset, combiner, factors, self.padding_idx, self.dtype, what
         )
