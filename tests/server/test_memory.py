@@ -467,7 +467,7 @@ def test_a_snapshot_without_memory_ends_and_the_table_changes(
     table, open_snapshots = watched(kind), OpenSnapshots(PreallocatedPages(NO_THREADS))
     name = open_snapshots.begin("s", table, None).snapshot
     with monkeypatch.context() as patch:
-        patch.setattr(type(open_snapshots.taken(name)), "_keep", without_memory)
+        patch.setattr(type(open_snapshots._open[name][0]), "_keep", without_memory)
         name = open_snapshots.begin("s", table, None).snapshot
         table.run(CHANGES[kind])
     for _ in range(2):

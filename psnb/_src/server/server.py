@@ -266,12 +266,12 @@ class Host:
         """Begin to write snapshots."""
         if folder in self._writings:
             return  # it was asked for twice
-        if not self._snapshots.has(files.values()):
+        taken = self._snapshots.take(files)
+        if taken is None:
             raise CheckpointError(
                 f"{self._name} does not have the snapshots any more that were to be written into "
                 f"{folder!r}: they were not used for minutes; save again"
             )
-        taken = {file: self._snapshots.taken(name) for file, name in files.items()}
         self._writings[folder] = TableWriting(self._name, folder, taken, self._soon, self._writing)
 
     def _end_writing(self, folder: str) -> None:

@@ -18,7 +18,7 @@ import os
 import threading
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -418,18 +418,16 @@ class OpenSnapshots:
         self._open[name] = taken, 0
         return taken.read(start, stop)
 
-    def has(self, names: Iterable[str]) -> bool:
-        """Return whether all of these exist."""
-        return self._open.keys() >= {*names}
-
-    def taken(self, name: str) -> Snapshot:
-        """Return a snapshot, which is the caller's to close now."""
-        return self._open.pop(name)[0]
+    def take(self, files: Mapping[str, str]) -> dict[str, Snapshot] | None:
+        """Return the snapshot of each file, the caller's to close now; None if one has ended."""
+        if not self._open.keys() >= {*files.values()}:
+            return None
+        return {file: self._open.pop(name)[0] for file, name in files.items()}
 
     def release(self, name: str) -> None:
         """End a snapshot, if it is there."""
         if name in self._open:
-            self.taken(name).close()
+            self._open.pop(name)[0].close()
 
     def tick(self) -> None:
         """Count a minute."""
