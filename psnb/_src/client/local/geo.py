@@ -77,12 +77,6 @@ class LocalDense:
         self._pushes = 0
         self._blend: ops.BlendValues | None = None  # all of them, in order
 
-    def missing(self, ids: np.ndarray | None) -> None:
-        """Return the distinct ids that are still to be fetched; None for no ids."""
-
-    def install(self, ids: np.ndarray | None, state: Mapping[str, np.ndarray]) -> None:
-        """Load what was fetched for these ids, unless it is here already."""
-
     def reserve_write(self, write: ops.TableOperation) -> list[Make]:
         """Get the memory to repeat a write of the server, and return what does that.
 
@@ -161,20 +155,19 @@ class LocalSparse:
         self._asked = GrowingRowIndex()
         self._pushed: list[np.ndarray] = []
 
-    def missing(self, ids: np.ndarray | None) -> np.ndarray | None:
-        if ids is None:
-            return None
+    def missing(self, ids: np.ndarray) -> np.ndarray | None:
+        """Return the distinct ids that are still to be fetched; None for no ids."""
         new = np.unique(ids[self._asked.find(ids) < 0])
         return new if new.size else None
 
-    def install(self, ids: np.ndarray | None, state: Mapping[str, np.ndarray]) -> None:
+    def install(self, ids: np.ndarray, state: Mapping[str, np.ndarray]) -> None:
+        """Load what was fetched for these ids, unless it is here already."""
         new = self._asked.find(state["ids"]) < 0
         rows = {name: array if name == "step" else array[new] for name, array in state.items()}
         for table in (self.table, self._fetched):
             table.put(rows)
             table.updater.step = max(table.updater.step, int(state["step"][0]))
-        if ids is not None:
-            self._asked.locate(ids)
+        self._asked.locate(ids)
 
     def reserve_write(self, write: ops.TableOperation) -> list[Make]:
         # The other writes of an embedding are counts, which are not read here.
@@ -247,7 +240,8 @@ class _Cycle:
                 return key, None
             case ops.LookUpRows(looked_up, training):
                 wanted = np.concatenate([*ids, looked_up])
-                here = key in self.tables and self.tables[key].missing(wanted) is None
+                table = self.tables.get(key)
+                here = isinstance(table, LocalSparse) and table.missing(wanted) is None
                 return (key, wanted) if training or here else None
         return None
 
@@ -465,21 +459,19 @@ class LocalCopies(FrontClient):
 
     def _fetch(self, cycle: _Cycle, needs: Sequence[_Need]) -> None:
         """Fetch what a cycle lacks: whole slices of variables, and rows of embeddings."""
-        ids: dict[TableName, list[np.ndarray] | None] = {}
+        ids: dict[TableName, list[np.ndarray]] = {}  # none of variables
         for key, wanted in needs:
-            if wanted is None:
-                ids[key] = None
-            else:
-                ids.setdefault(key, []).append(wanted)  # type: ignore[union-attr]
+            ids.setdefault(key, []).extend([] if wanted is None else [wanted])
         missing: list[_Need] = []
         with cycle.lock:
             for key, several in ids.items():
-                wanted = None if several is None else np.concatenate(several)
+                wanted = np.concatenate(several) if several else None
                 table = cycle.tables.get(key)
                 if table is None:
                     missing.append((key, None if wanted is None else np.unique(wanted)))
-                elif (rest := table.missing(wanted)) is not None:
-                    missing.append((key, rest))
+                elif isinstance(table, LocalSparse) and wanted is not None:
+                    rest = table.missing(wanted)
+                    missing += [] if rest is None else [(key, rest)]
         if not missing:
             return
         requests = []
@@ -496,7 +488,9 @@ class LocalCopies(FrontClient):
                 if key not in cycle.tables:
                     kind = LocalDense if rest is None else LocalSparse
                     cycle.tables[key] = kind(key[1], state, optimizer)
-                cycle.tables[key].install(rest, state)
+                table = cycle.tables[key]
+                if isinstance(table, LocalSparse) and rest is not None:
+                    table.install(rest, state)
 
 
 def _lost(cycle: _Cycle, error: MemoryError) -> MemoryError:
