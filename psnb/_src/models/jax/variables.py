@@ -284,15 +284,19 @@ def _is_state(node: Any) -> bool:
     return index or isinstance(node, equinox.nn.State)
 
 
+_NOT_KEPT = (
+    "Averages that a call moves (BatchNorm) are not kept, as a loss returns no state: take "
+    "LayerNorm, or psnb.torch or psnb.keras, which keep them"
+)
+
+
 def _check_equinox(name: str, node: Any) -> None:
     if any(map(_is_state, jax.tree.leaves(node, is_leaf=_is_state))):
         raise ConfigurationError(
             f"{name or 'the tree'!r} has state of Equinox, such as averages of BatchNorm, which "
             "would learn as if it were parameters. `model, state = equinox.nn.make_with_state("
             "Model)(...)` parts it: give the model here, and let the loss refer to state. Layers "
-            "that use it as it is (equinox.nn.inference_mode) work then; what a call moves is not "
-            "kept, as a loss returns no state: take LayerNorm, or psnb.torch or psnb.keras, which "
-            "keep it"
+            f"that use it as it is (equinox.nn.inference_mode) work then. {_NOT_KEPT}"
         )
 
 
@@ -305,8 +309,7 @@ def _check_linen(tree: Any) -> None:
         raise ConfigurationError(
             f"{', '.join(map(repr, sorted(state)))} of a Flax module would learn, or stay what "
             'init made of it: it is state, which a loss does not return. Give variables["params"] '
-            "here. Averages that a call moves (BatchNorm) are not kept: take LayerNorm, or "
-            "psnb.torch or psnb.keras, which keep them"
+            f"here. {_NOT_KEPT}"
         )
 
 
@@ -327,7 +330,5 @@ def _check_nnx(name: str, kind: type) -> None:
             "learns, and all else would be the same in every step. `graph, params, rest = "
             "nnx.split(model, nnx.Param, ...)` splits it: give params here, and let the loss call "
             "nnx.merge(graph, params, rest, copy=True). Random numbers, as of dropout, are others "
-            "in each step then. Averages that a call "
-            "moves (BatchNorm) are not kept, as a loss returns no state: take LayerNorm, or "
-            "psnb.torch or psnb.keras, which keep them"
+            f"in each step then. {_NOT_KEPT}"
         )

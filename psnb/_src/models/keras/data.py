@@ -182,7 +182,18 @@ class ModelInputs:
         InvalidArrayError
             If an input of integers gets what is none.
         """
-        flat = self.flat(x)
+        if isinstance(x, Mapping):
+            if missing := [name for name in self.names if name not in x]:
+                raise ConfigurationError(
+                    f"a batch lacks the inputs {missing} of the model; it has {sorted(x)}"
+                )
+            x = [x[name] for name in self.names]
+        flat = list(x) if isinstance(x, tuple | list) else [x]
+        if len(flat) != len(self.names):
+            raise ConfigurationError(
+                f"the model has {len(self.names)} inputs, {list(self.names)}; a batch has "
+                f"{len(flat)}"
+            )
         return {
             name: _as(name, each, *spec)
             for name, each, spec in zip(self.names, flat, self._specs, strict=True)
@@ -204,22 +215,6 @@ class ModelInputs:
                 )
         size = self.batch_size or 2
         return self.arrays([np.zeros((size, *shape[1:])) for shape, _ in self._specs])
-
-    def flat(self, x: Any) -> list[Any]:
-        """Return what is given for each input."""
-        if isinstance(x, Mapping):
-            if missing := [name for name in self.names if name not in x]:
-                raise ConfigurationError(
-                    f"a batch lacks the inputs {missing} of the model; it has {sorted(x)}"
-                )
-            return [x[name] for name in self.names]
-        flat = list(x) if isinstance(x, tuple | list) else [x]
-        if len(flat) != len(self.names):
-            raise ConfigurationError(
-                f"the model has {len(self.names)} inputs, {list(self.names)}; a batch has "
-                f"{len(flat)}"
-            )
-        return flat
 
     def pack(self, arrays: Mapping[str, Any]) -> Any:
         """Return what the model is called with."""

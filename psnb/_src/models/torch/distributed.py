@@ -572,22 +572,13 @@ def distribute(
             f"device={shown(device)} is not a device of PyTorch, such as 'cpu' or 'cuda': {error}"
         ) from error
     parts = split(module, trained_by(optimizer))
-    taken = take_over(optimizer, module, parts, sparse, dense)
+    wanted, choices, several, places = take_over(optimizer, module, parts, sparse, dense)
     called = name or type(module).__name__
     if not isinstance(strategy.mode, Sync):
         check_averages(parts.graph.module)
-    values = place_model(
-        strategy,
-        called,
-        taken.wanted,
-        sparse=taken.sparse,
-        dense=taken.dense,
-        adopt=adopt,
-        moved="buffers",
-        apart=taken.apart,
-    )
+    values = place_model(strategy, called, wanted, **choices, adopt=adopt, moved="buffers")
     keep_here(module, "the module that psnb.torch.distribute was given")
     note = partial(note_local, strategy.__psnb_models__, called)
-    followed = Followed(module, taken.optimizers, taken.places, values)
+    followed = Followed(module, several, places, values)
     placed = PlacedModule(parts.graph, values, parts.fixed, parts.names, parts.local, where)
     return DistributedModel(placed, note_local=note, followed=followed)

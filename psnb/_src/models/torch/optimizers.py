@@ -7,7 +7,7 @@ own. So whenever a closure is scheduled, changed settings are set on the servers
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
@@ -43,39 +43,14 @@ class _Taken(NamedTuple):
     group: int
 
 
-class TakenOver(NamedTuple):
-    """Optimizers that are taken over from those of torch.
-
-    Attributes
-    ----------
-    wanted : WantedModel
-        What the module needs: frozen parameters that one of torch's has may learn later.
-    sparse, dense : Optimizer, callable or None
-        The optimizers of tables and of other parameters.
-    apart : callable
-        Tells parameters apart that must not lie in one variable.
-    optimizers : list of torch.optim.Optimizer
-        Those of torch.
-    places : dict of str to (int, int)
-        For each parameter which optimizer and which of its groups has it.
-    """
-
-    wanted: WantedModel
-    sparse: OptimizerChoice | None
-    dense: OptimizerChoice | None
-    apart: Callable[[str], object]
-    optimizers: list[torch.optim.Optimizer]
-    places: dict[str, tuple[int, int]]
-
-
 def take_over(
     given: TorchOptimizers | None,
     module: nn.Module,
     parts: SplitModule,
     sparse: OptimizerChoice | None,
     dense: OptimizerChoice | None,
-) -> TakenOver:
-    """Return which optimizers tables and other parameters have, by name.
+) -> tuple[WantedModel, dict[str, Any], list[torch.optim.Optimizer], dict[str, tuple[int, int]]]:
+    """Take optimizers over from those of torch.
 
     Parameters
     ----------
@@ -88,6 +63,14 @@ def take_over(
     sparse, dense : Optimizer or callable, optional
         For parameters that none of torch's optimizers has.
 
+    Returns
+    -------
+    tuple
+        What the module needs: frozen parameters that one of torch's has may learn later; which
+        optimizers tables and other parameters have, and which of these must not lie in one
+        variable, as `place_model` takes them; those of torch; and for each parameter which of them,
+        and which of its groups, has it.
+
     Raises
     ------
     ConfigurationError
@@ -95,7 +78,7 @@ def take_over(
         module's, or a parameter has no optimizer or two.
     """
     if given is None:
-        return TakenOver(parts.wanted, sparse, dense, lambda name: None, [], {})
+        return parts.wanted, {"sparse": sparse, "dense": dense}, [], {}
     taken: dict[int, _Taken] = {}
     names = {id(p): n for n, p in reversed([*module.named_parameters(remove_duplicate=False)])}
     several = list(_checked(given))
@@ -140,14 +123,9 @@ def take_over(
         # Two optimizers of equal settings (of a GAN) stay two: their rates are set one by one.
         return given_to[name].number if name in given_to else None, name in frozen
 
-    return TakenOver(
-        wanted,
-        _choice(of_tables, sparse, "sparse"),
-        _choice(of_others, dense, "dense"),
-        apart,
-        several,
-        {name: (each.number, each.group) for name, each in given_to.items()},
-    )
+    sparse, dense = _choice(of_tables, sparse, "sparse"), _choice(of_others, dense, "dense")
+    places = {name: (each.number, each.group) for name, each in given_to.items()}
+    return wanted, {"sparse": sparse, "dense": dense, "apart": apart}, several, places
 
 
 def trained_by(given: TorchOptimizers | None) -> set[int]:
