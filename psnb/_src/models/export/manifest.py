@@ -188,8 +188,8 @@ class DenseSources(Struct, frozen=True, forbid_unknown_fields=True):
         """Raise ValueError unless dense parameters may lie so."""
         for name, (variable, start) in self.parts.items():
             require(name in dense, f"there is no dense parameter {name!r:.80}")
-            fits = start + _kept_size(dense[name]) <= self.variables[variable][0]
-            require(fits, f"{name!r:.80} is beyond the end of {variable!r:.80}")
+            good = start + _kept_size(dense[name]) <= self.variables[variable][0]
+            require(good, f"{name!r:.80} is beyond the end of {variable!r:.80}")
 
     def taken(
         self, values: Mapping[str, np.ndarray], dense: Mapping[str, np.ndarray]

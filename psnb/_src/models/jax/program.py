@@ -22,7 +22,7 @@ import numpy as np
 from psnb._src.client.embedding import Embedding
 from psnb._src.models.batch_rows import BatchRows
 from psnb._src.models.jax.batch import BatchForm, BatchFunction, batch_text, form_of
-from psnb._src.models.jax.purity import kept_state, merged_by_copies, pure
+from psnb._src.models.jax.purity import kept_state, pure
 from psnb._src.models.jax.row_layout import GroupForm, RowLayout
 from psnb._src.models.jax.variables import flat_of
 from psnb._src.worker.context import current_context
@@ -214,5 +214,5 @@ class Program:
                 raise
 
         still = kept_state(number if self._draws else None) if self._training else nullcontext()
-        with pure(of.function), merged_by_copies(), still:
+        with pure(of.function), still:
             return self._inside(function, flat_of(of.params).split(values), matrices)

@@ -32,10 +32,18 @@ from psnb.errors import ConfigurationError
 def pure(function: Callable[..., Any]) -> Iterator[None]:
     """Raise ConfigurationError at the end if a name of the function has another value, or content.
 
-    Its own globals and closure cells, and the items of lists, sets and dicts.
+    Its own globals and closure cells, and the items of lists, sets and dicts. Where nnx would write
+    to what the function refers to, say what to write instead.
     """
     before = _referred(function)
-    yield
+    try:
+        yield
+    except getattr(sys.modules.get("flax.errors"), "TraceContextError", ()) as error:
+        raise ConfigurationError(
+            "a call of an nnx module would change what nnx.split has returned, which is that of "
+            "all steps: let the function call nnx.merge(graph, params, rest, copy=True). Flax "
+            f"says: {error}"
+        ) from error
     after = _referred(function)
     changed = [name for name, (ids, _) in after.items() if ids != before.get(name, ([], []))[0]]
     if changed:
@@ -118,19 +126,6 @@ def kept_state(number: Any = None) -> Iterator[None]:
             yield
     finally:
         _local.tracing = before
-
-
-@contextmanager
-def merged_by_copies() -> Iterator[None]:
-    """Say what to write where nnx would write to what a function refers to."""
-    try:
-        yield
-    except getattr(sys.modules.get("flax.errors"), "TraceContextError", ()) as error:
-        raise ConfigurationError(
-            "a call of an nnx module would change what nnx.split has returned, which is that of "
-            "all steps: let the function call nnx.merge(graph, params, rest, copy=True). Flax "
-            f"says: {error}"
-        ) from error
 
 
 def _watch() -> None:

@@ -7,7 +7,7 @@ model, built once more, has other numbers; but in the same order.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -78,7 +78,13 @@ def named_alike(kinds: Collection[str], record: ModelRecord, wanted: WantedModel
     if set(here) == set(there):
         numbered = {n for n in here if any(kind in kinds for kind, _ in _parts(n))}
         for names in _orders(record):
-            _check_order([name for name in names if name in numbered], position)
+            for name, after in pairwise(name for name in names if name in numbered):
+                if position[name] > position[after]:
+                    raise ConfigurationError(
+                        f"{name!r} and {after!r} have changed places since the model was placed, "
+                        "and Keras numbers layers as they are made: it cannot be known which of "
+                        "them is which. Make them in the order from before"
+                    )
         return record
     own = dict(zip(_renumbered(here, kinds), here, strict=True))
     called = {
@@ -119,17 +125,6 @@ def _orders(record: ModelRecord) -> Iterator[list[str]]:
             first.setdefault(variable.endswith(f".{names[0]}"), []).append(names[0])
         yield from first.values()
     yield [*record.tables]
-
-
-def _check_order(names: list[str], position: Mapping[str, int]) -> None:
-    """Raise ConfigurationError if names that Keras may have given are in another order now."""
-    for name, after in pairwise(names):
-        if position[name] > position[after]:
-            raise ConfigurationError(
-                f"{name!r} and {after!r} have changed places since the model was placed, and Keras "
-                "numbers layers as they are made: it cannot be known which of them is which. Make "
-                "them in the order from before"
-            )
 
 
 def _renumbered(names: Iterable[str], kinds: Collection[str]) -> list[str]:

@@ -61,12 +61,6 @@ class LayerView:
             raise AttributeError(name)
         return self._shown(name, getattr(self._layer, name))
 
-    def __setattr__(self, name: str, value: Any) -> NoReturn:
-        self._refuse(name)
-
-    def __delattr__(self, name: str) -> NoReturn:
-        self._refuse(name)
-
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raise: it computes nothing."""
         self._refuse("__call__")
@@ -84,15 +78,16 @@ class LayerView:
         if name in _DESCRIBING:
             return lambda *args, **kwargs: self._shown("", value(*args, **kwargs))
         # Computations have the values that the model began with.
-        if callable(getattr(type(self._layer), name, None)) or keras.ops.is_tensor(value):
-            self._refuse(name)
-        if isinstance(value, keras.KerasTensor):
+        computes = callable(getattr(type(self._layer), name, None))
+        if computes or keras.ops.is_tensor(value) or isinstance(value, keras.KerasTensor):
             self._refuse(name)
         return value
 
-    def _refuse(self, name: str) -> NoReturn:
+    def _refuse(self, name: str, *_: Any) -> NoReturn:
         raise ConfigurationError(
             f"{self!r} has no {name!r}: its values are on the servers. undistributed() returns a "
             "plain copy of the model with them, whose layers compute; to change layers, distribute "
             "the changed model; model.set_weights replaces values"
         )
+
+    __setattr__ = __delattr__ = _refuse  # type: ignore[assignment]
