@@ -209,14 +209,14 @@ def place_model(
         if table.begins is not None:
             write_rows(tables[each], *table.begins())
     models.use(name)
-    contents: dict[str, dict[str, Arrays]] = {}
-    for kind, flat in arrays.items():
-        contents[kind] = {
+    contents: dict[str, dict[str, Arrays]] = {
+        kind: {
             variable.name: tuple((each, flat.places[each].shape) for each in several)
             for variable, several in zip(flat.variables, flat.names, strict=True)
         }
-    called = {each: table.name for each, table in tables.items()}
-    models.add(name, ModelRecord(contents, called, dict(wanted.local)))
+        for kind, flat in arrays.items()
+    }
+    models.add(name, ModelRecord(contents, names, dict(wanted.local)))
     return ModelValues(**arrays, tables=tables)
 
 

@@ -304,9 +304,7 @@ class Replica:
 
     def clear(self) -> None:
         """Forget gradients."""
-        for _, parameter in self.parameters():
-            parameter.grad = None
-        for parameter in self._strays.values():
+        for _, parameter in (*self.parameters(), *self._strays.items()):
             parameter.grad = None
 
 
@@ -324,8 +322,7 @@ class _KeptParameter:
     """A parameter that is to stay the one that it is; it may show its part of a flat tensor."""
 
     def __init__(self, module: nn.Module, name: str, part: Tensor | None = None) -> None:
-        self._path, _, self._attribute = name.rpartition(".")
-        self._parts = self._path.split(".") if self._path else []
+        *self._path, self._attribute = name.split(".")
         self._module = module
         self.parameter = module.get_parameter(name)
         self._shape, self._address = self.parameter.shape, None if part is None else part.data_ptr()
@@ -334,24 +331,20 @@ class _KeptParameter:
 
     def change(self) -> str | None:
         """Return its present value, if it has changed."""
-        if self._is_there():
+        holder: nn.Module | None = self._module
+        for part in self._path:
+            holder = holder._modules.get(part) if holder is not None else None
+        now = holder._parameters.get(self._attribute) if holder is not None else None
+        if now is not None and self._is_same(now):  # nearly always, and quickly found
             return None
         try:
-            now = getattr(self._module.get_submodule(self._path), self._attribute)
+            now = getattr(self._module.get_submodule(".".join(self._path)), self._attribute)
             shape = now.shape
         except AttributeError:
             return "was taken away"
         if shape != self._shape:
             return f"changed its shape from {tuple(self._shape)} to {tuple(shape)}"
         return None if self._is_same(now) else "was replaced by another tensor"
-
-    def _is_there(self) -> bool:
-        """Return whether it is where it was; seldom False, and quickly found."""
-        holder: nn.Module | None = self._module
-        for part in self._parts:
-            holder = holder._modules.get(part) if holder is not None else None
-        now = holder._parameters.get(self._attribute) if holder is not None else None
-        return now is not None and self._is_same(now)
 
     def _is_same(self, now: Tensor) -> bool:
         if self._address is None:
