@@ -90,4 +90,4 @@ class LayerView:
             "the changed model; model.set_weights replaces values"
         )
 
-    __setattr__ = __delattr__ = _refuse  # type: ignore[assignment]
+    __setattr__ = __delattr__ = _refuse
