@@ -10,6 +10,7 @@ import pytest
 
 from psnb import as_completed, errors
 from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.coordinator.scheduling.events import Close
 from psnb._src.coordinator.scheduling.gates import RoundGate
 from psnb._src.coordinator.scheduling.work import Work
 from psnb.errors import ClosureCancelledError
@@ -21,14 +22,13 @@ from tests.coordinator.queues import (
     in_thread,
     put,
     succeed,
-    up_to,
     wait_for_waiter,
 )
 
 
 def running(queue: ClosureQueue, count: int = 1) -> list[Work]:
     closures = put(queue, count)
-    queue.take(up_to(count))
+    queue.take(count)
     return closures
 
 
@@ -254,7 +254,7 @@ def test_who_waits_for_a_closure_is_woken_by_closing_on_the_loop() -> None:
     waiting_for = put(queue, 1)[0].remote
     fetching = in_thread(waiting_for.fetch)
     wait_for_waiter(queue)
-    queue.loop.do(queue.scheduler.close)
+    queue.handle(Close())
     with pytest.raises(ClosureCancelledError):
         fetching.result(TIMEOUT)
     assert queue.scheduler.statistics.closed

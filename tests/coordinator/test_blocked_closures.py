@@ -22,7 +22,6 @@ from tests.coordinator.queues import (
     put_back,
     put_one,
     succeed,
-    up_to,
     wait_for_waiter,
 )
 
@@ -80,7 +79,7 @@ def test_what_is_held_up_ends_as_soon_as_it_can() -> None:
 def test_what_runs_is_waited_for_before_it_is_reported() -> None:
     queue, _ = opened()
     running = put_one(queue, 5)
-    queue.take(up_to(1))
+    queue.take(1)
     queue.block(UNRESPONSIVE)
     assert not queue.done()
     succeed(queue, running)
@@ -93,7 +92,7 @@ def test_what_waits_goes_on_before_it_is_reported() -> None:
     queue.block(UNRESPONSIVE)
     queued = put_one(queue, 5)
     assert not queue.done()
-    assert queue.take(up_to(1)) == [queued]
+    assert queue.take(1) == [queued]
     succeed(queue, queued)
     with pytest.raises(errors.ServerUnresponsiveError):
         queue.done()
@@ -125,7 +124,7 @@ def test_it_is_reported_once_though_it_comes_again_and_again() -> None:
 def test_an_error_of_another_closure_comes_first() -> None:
     queue, _ = opened()
     failed = put_one(queue, 5)
-    queue.take(up_to(1))
+    queue.take(1)
     fail(queue, failed, ValueError("boo"))
     assert not queue.done()
     queue.block(UNRESPONSIVE)
@@ -139,7 +138,7 @@ def test_what_is_not_held_up_any_more_is_not_reported() -> None:
     queue, (lost,) = opened()
     queue.block(UNRESPONSIVE)
     put_back(queue, lost)
-    assert queue.take(up_to(1)) == [lost]
+    assert queue.take(1) == [lost]
     assert not queue.done()
     succeed(queue, lost)
     assert queue.done()
@@ -157,7 +156,7 @@ def test_draining_tells_it_and_takes_nothing_away() -> None:
 def test_so_does_a_round_that_a_server_has_not_applied() -> None:
     queue = ClosureQueue(10, gate=RoundGate(1))
     (each,) = put(queue, 1)
-    queue.take(up_to(1))
+    queue.take(1)
     succeed(queue, each, pushed=True)
     queue.block(UNRESPONSIVE)
     with pytest.raises(errors.ServerUnresponsiveError):
@@ -173,7 +172,7 @@ def test_fetch_waits_for_its_round_and_tells_what_holds_it_up() -> None:
     queue, steps = ClosureQueue(10, gate=RoundGate(2)), list[Step]()
     queue.attach(on_step=steps.append)
     each, other = put(queue, 2)
-    queue.take(up_to(2))
+    queue.take(2)
     succeed(queue, each, 7, pushed=True)
     with pytest.raises(TimeoutError, match="not had its effect"):
         each.remote.fetch(0.01)
@@ -191,7 +190,7 @@ def test_fetch_has_a_round_applied_that_nothing_would_fill_and_raises_why_it_was
     queue, steps = ClosureQueue(10, gate=RoundGate(3)), list[Step]()
     queue.attach(on_step=steps.append)
     (each,) = put(queue, 1)
-    queue.take(up_to(1))
+    queue.take(1)
     succeed(queue, each, 7, pushed=True)
     assert each.remote.done()
     assert not steps
@@ -208,7 +207,7 @@ def test_fetch_has_a_round_applied_that_nothing_would_fill_and_raises_why_it_was
 def test_fetch_of_a_queue_that_is_closed_waits_for_no_round() -> None:
     queue = ClosureQueue(10, gate=RoundGate(1))
     (each,) = put(queue, 1)
-    queue.take(up_to(1))
+    queue.take(1)
     succeed(queue, each, 7, pushed=True)
     queue.close()
     assert each.remote.fetch(TIMEOUT) == 7

@@ -32,7 +32,6 @@ from tests.coordinator.queues import (
     put,
     put_one,
     succeed,
-    up_to,
     wait_for_waiter,
 )
 
@@ -139,7 +138,7 @@ def test_a_wait_goes_on_when_the_server_is_back(wait: str) -> None:
     queue, (lost,) = opened()
     queue.block(UNRESPONSIVE)
     queue.put_back([lost], 0, "its worker was lost")
-    queue.take(up_to(1))
+    queue.take(1)
     waiting = in_thread(lambda: WAITS[wait](queue, lost.remote))
     succeed(queue, lost, (3, []))  # as `map_splits` takes it: and the partitions read
     waiting.result(DEADLINE)
@@ -149,7 +148,7 @@ def test_a_wait_goes_on_when_the_server_is_back(wait: str) -> None:
 def test_those_that_go_on_are_waited_for_beside_one_that_is_held_up() -> None:
     queue, (lost,) = opened()
     other: Work = put_one(queue, 7)
-    queue.take(up_to(1))
+    queue.take(1)
     queue.block(UNRESPONSIVE)
     ending = as_completed([lost.remote, other.remote])
     first = in_thread(lambda: next(ending))

@@ -24,14 +24,13 @@ from tests.coordinator.queues import (
     put_one,
     raised,
     succeed,
-    up_to,
     worker,
 )
 from tests.coordinator.queues import closure as waiting
 
 
 def cancel(queue: ClosureQueue, closure: Work) -> Work | None:
-    return queue.cancel(closure.remote, in_flight=True)
+    return queue.cancel_one(closure.remote, in_flight=True)
 
 
 def put_back(queue: ClosureQueue, closure: Work) -> None:
@@ -43,7 +42,7 @@ def test_a_queued_one_never_runs_and_the_others_do() -> None:
     _, second, _ = put(queue, 3)
     assert cancel(queue, second) is None
     assert second.remote.status is ClosureStatus.CANCELLED
-    assert numbers(queue.take(up_to(10))) == [0, 2]
+    assert numbers(queue.take(10)) == [0, 2]
     assert queue.statistics().cancelled == 1
 
 
@@ -53,7 +52,7 @@ def test_one_that_needs_a_certain_worker_is_found_too() -> None:
     for each in (pinned, other):
         assert cancel(queue, each) is None
         assert each.remote.status is ClosureStatus.CANCELLED
-    assert queue.take(up_to(10), worker) == []
+    assert queue.take(10, worker) == []
     assert queue.statistics().queued == 0
 
 
@@ -76,27 +75,27 @@ def test_one_that_waits_for_a_result_is_cancelled_alone() -> None:
     third = put_one(queue, 2, call=call_with(queue, first.remote))
     cancel(queue, second)
     assert second.remote.status is ClosureStatus.CANCELLED
-    succeed(queue, *queue.take(up_to(1)), 7)
-    assert queue.take(up_to(5)) == [third]
+    succeed(queue, *queue.take(1), 7)
+    assert queue.take(5) == [third]
 
 
 def test_a_running_one_is_open_until_it_is_known_that_it_has_had_no_effect() -> None:
     queue = ClosureQueue(10)
     put(queue, 1, retries=3)
-    (closure,) = queue.take(up_to(1))
+    (closure,) = queue.take(1)
     assert cancel(queue, closure) is closure
     assert closure.remote.status is ClosureStatus.RUNNING
     put_back(queue, closure)
     with pytest.raises(errors.ClosureCancelledError, match=r"cancel\(\) was called"):
         closure.remote.fetch(TIMEOUT)
     queue.join(TIMEOUT)  # raises nothing
-    assert queue.take(up_to(1)) == []
+    assert queue.take(1) == []
 
 
 def test_one_that_has_had_its_effect_has_completed() -> None:
     queue = ClosureQueue(10)
     put(queue, 1)
-    (closure,) = queue.take(up_to(1))
+    (closure,) = queue.take(1)
     cancel(queue, closure)
     succeed(queue, closure, 5)
     put_back(queue, closure)  # what is found out later changes nothing
@@ -107,7 +106,7 @@ def test_one_that_has_had_its_effect_has_completed() -> None:
 def test_one_that_raises_because_of_it_is_no_error() -> None:
     queue = ClosureQueue(10)
     put(queue, 2)
-    closure, other = queue.take(up_to(2))
+    closure, other = queue.take(2)
     cancel(queue, closure)
     fail(queue, closure, ValueError("the servers took no more"))
     assert closure.remote.status is ClosureStatus.CANCELLED
@@ -118,7 +117,7 @@ def test_one_that_raises_because_of_it_is_no_error() -> None:
 def test_one_that_was_lost_with_its_worker_does_not_run_again() -> None:
     queue = ClosureQueue(10)
     put(queue, 1, retries=3)
-    (closure,) = queue.take(up_to(1))
+    (closure,) = queue.take(1)
     queue.lose([closure])
     assert cancel(queue, closure) is None  # somebody finds out already
     put_back(queue, closure)
@@ -128,7 +127,7 @@ def test_one_that_was_lost_with_its_worker_does_not_run_again() -> None:
 def test_one_that_was_lost_after_it_was_cancelled_is_not_lost_twice() -> None:
     queue = ClosureQueue(10)
     put(queue, 1, retries=3)
-    (closure,) = queue.take(up_to(1))
+    (closure,) = queue.take(1)
     cancel(queue, closure)
     assert queue.lose([closure]) == []
     queue.give_back([closure])
@@ -138,7 +137,7 @@ def test_one_that_was_lost_after_it_was_cancelled_is_not_lost_twice() -> None:
 def test_one_that_has_ended_stays_as_it_is() -> None:
     queue = ClosureQueue(10)
     put(queue, 1)
-    (closure,) = queue.take(up_to(1))
+    (closure,) = queue.take(1)
     succeed(queue, closure, 3)
     assert cancel(queue, closure) is None
     assert closure.remote.cancel() is False
@@ -150,7 +149,7 @@ def test_a_round_goes_on_without_it() -> None:
     steps: list[object] = []
     queue.attach(on_step=steps.append)
     put(queue, 2)
-    closure, other = queue.take(up_to(2))
+    closure, other = queue.take(2)
     cancel(queue, closure)
     put_back(queue, closure)
     succeed(queue, other, pushed=True)
@@ -167,7 +166,7 @@ def taken_closure(number: int) -> Work:
 def test_one_whose_outcome_is_unknown_fails_with_the_error() -> None:
     queue = ClosureQueue(10)
     put(queue, 1)
-    (closure,) = queue.take(up_to(1))
+    (closure,) = queue.take(1)
     cancel(queue, closure)
     error = pack_error(errors.InternalError("a server answered nonsense"))
     queue.settle([raised(closure, error)], certain=False)
@@ -181,12 +180,13 @@ def test_those_that_have_failed_are_remembered_only_while_a_worker_may_run_them(
     leases = LeaseRegistry()
     queue = ClosureQueue(10, leases=leases)
     put(queue, 2)
-    first, second = queue.take(up_to(2))
+    first, second = queue.take(2)
     cancel(queue, first)
     fail(queue, first, ValueError("the servers took no more"))
     queue.cancel_queued()
     fail(queue, second, ValueError("of its own"))
     assert set(leases._over) == {0, 1}
+    queue.instructions.clear()
     del first
     assert set(leases._over) == {1}
 

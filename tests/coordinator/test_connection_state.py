@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from psnb._src.coordinator.workers.states import ConnectionState, check_connection_transition
+from psnb._src.coordinator.scheduling.states import ConnectionState, check_connection_transition
 from psnb.errors import InternalError
 
 ALLOWED = {

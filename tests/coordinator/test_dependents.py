@@ -9,21 +9,21 @@ import pytest
 from psnb import errors
 from psnb._src.coordinator.closures.remote_value import ClosureStatus
 from psnb._src.protocol.packing import loads
-from tests.coordinator.queues import TIMEOUT, ClosureQueue, call_with, fail, put_one, succeed, up_to
+from tests.coordinator.queues import TIMEOUT, ClosureQueue, call_with, fail, put_one, succeed
 
 
 def test_a_closure_waits_for_its_inputs_and_blocks_no_other() -> None:
     queue = ClosureQueue(10)
     first, second = put_one(queue, 0), put_one(queue, 1)
-    queue.take(up_to(2))
+    queue.take(2)
     dependent = put_one(queue, 2, call=call_with(queue, {"x": [first.remote]}, second.remote))
     other = put_one(queue, 3)
-    assert queue.take(up_to(9)) == [other]
+    assert queue.take(9) == [other]
     succeed(queue, first, "one")
-    assert queue.take(up_to(9)) == []
+    assert queue.take(9) == []
     assert dependent.remote.status is ClosureStatus.QUEUED
     succeed(queue, second, "two")
-    assert queue.take(up_to(9)) == [dependent]
+    assert queue.take(9) == [dependent]
     args, _ = loads(dependent.call.payload, inputs=dependent.call.inputs)  # type: ignore[arg-type]
     assert args == ({"x": ["one"]}, "two")
 
@@ -31,7 +31,7 @@ def test_a_closure_waits_for_its_inputs_and_blocks_no_other() -> None:
 def test_an_input_that_occurs_twice_is_one_object_in_the_closure() -> None:
     queue = ClosureQueue(10)
     first = put_one(queue, 0)
-    queue.take(up_to(1))
+    queue.take(1)
     dependent = put_one(queue, 1, call=call_with(queue, first.remote, [first.remote]))
     succeed(queue, first, ["a list"])
     (a, (b,)), _ = loads(dependent.call.payload, inputs=dependent.call.inputs)  # type: ignore[arg-type]
@@ -43,12 +43,12 @@ def test_an_input_that_occurs_twice_is_one_object_in_the_closure() -> None:
 def test_an_input_that_has_completed_is_there_at_once(fetched: bool) -> None:
     queue = ClosureQueue(10)
     first = put_one(queue, 0)
-    queue.take(up_to(1))
+    queue.take(1)
     succeed(queue, first, {"a": 1})
     if fetched:
         first.remote.fetch()
     dependent = put_one(queue, 1, call=call_with(queue, first.remote))
-    assert queue.take(up_to(1)) == [dependent]
+    assert queue.take(1) == [dependent]
     args, _ = loads(dependent.call.payload, inputs=dependent.call.inputs)  # type: ignore[arg-type]
     assert args == ({"a": 1},)
 
@@ -56,7 +56,7 @@ def test_an_input_that_has_completed_is_there_at_once(fetched: bool) -> None:
 def test_fetching_an_input_does_not_take_it_from_those_who_wait() -> None:
     queue = ClosureQueue(10)
     first = put_one(queue, 0)
-    queue.take(up_to(1))
+    queue.take(1)
     dependent = put_one(queue, 1, call=call_with(queue, first.remote))
     succeed(queue, first, [1])
     first.remote.fetch().append(2)
@@ -69,7 +69,8 @@ def test_a_completed_input_wakes_a_hungry_lane() -> None:
     queue = ClosureQueue(10)
     queue.attach(lambda: calls.append(1))
     first = put_one(queue, 0)
-    queue.take(up_to(2))
+    queue.take(2)
+    calls.clear()
     put_one(queue, 1, call=call_with(queue, first.remote))
     assert not calls
     succeed(queue, first)
@@ -79,7 +80,7 @@ def test_a_completed_input_wakes_a_hungry_lane() -> None:
 def test_a_failed_input_fails_its_dependents_and_theirs_with_its_error_as_cause() -> None:
     queue = ClosureQueue(10)
     first = put_one(queue, 0)
-    queue.take(up_to(1))
+    queue.take(1)
     second = put_one(queue, 1, call=call_with(queue, first.remote))
     third = put_one(queue, 2, call=call_with(queue, second.remote))
     fail(queue, first, ValueError("boo"))
@@ -95,7 +96,7 @@ def test_a_failed_input_fails_its_dependents_and_theirs_with_its_error_as_cause(
 def test_dependents_add_no_errors_of_their_own_to_the_generation() -> None:
     queue = ClosureQueue(10)
     first = put_one(queue, 0)
-    queue.take(up_to(1))
+    queue.take(1)
     put_one(queue, 1, call=call_with(queue, first.remote))
     fail(queue, first, ValueError("boo"))
     with pytest.raises(ValueError, match="boo") as raised:
@@ -108,7 +109,7 @@ def test_dependents_add_no_errors_of_their_own_to_the_generation() -> None:
 def test_a_dependent_of_something_else_is_cancelled_with_the_generation() -> None:
     queue = ClosureQueue(10)
     first, second = put_one(queue, 0), put_one(queue, 1)
-    queue.take(up_to(2))
+    queue.take(2)
     dependent = put_one(queue, 2, call=call_with(queue, second.remote))
     fail(queue, first, ValueError("boo"))
     assert dependent.remote.status is ClosureStatus.CANCELLED
@@ -119,7 +120,7 @@ def test_a_dependent_of_something_else_is_cancelled_with_the_generation() -> Non
 def test_a_dependent_of_a_cancelled_closure_is_cancelled_with_it() -> None:
     queue = ClosureQueue(10)
     running = put_one(queue, 0)
-    queue.take(up_to(1))
+    queue.take(1)
     waiting = put_one(queue, 1)
     dependent = put_one(queue, 2, call=call_with(queue, waiting.remote))
     fail(queue, running, ValueError("boo"))
@@ -130,7 +131,7 @@ def test_a_dependent_of_a_cancelled_closure_is_cancelled_with_it() -> None:
 def test_an_input_of_an_earlier_generation_without_value_fails_the_closure(cancelled: bool) -> None:
     queue = ClosureQueue(10)
     first = put_one(queue, 0)
-    queue.take(up_to(1))
+    queue.take(1)
     second = put_one(queue, 1)
     fail(queue, first, ValueError("boo"))
     with pytest.raises(ValueError, match="boo"):
@@ -147,11 +148,11 @@ def test_an_input_of_an_earlier_generation_without_value_fails_the_closure(cance
 def test_the_inputs_of_a_lost_closure_are_still_there() -> None:
     queue = ClosureQueue(10)
     first = put_one(queue, 0)
-    queue.take(up_to(1))
+    queue.take(1)
     dependent = put_one(queue, 1, call=call_with(queue, first.remote))
     succeed(queue, first, 5)
-    queue.put_back(queue.take(up_to(1)), executing=1, lost="gone")
-    assert queue.take(up_to(1)) == [dependent]
+    queue.put_back(queue.take(1), executing=1, lost="gone")
+    assert queue.take(1) == [dependent]
     args, _ = loads(dependent.call.payload, inputs=dependent.call.inputs)  # type: ignore[arg-type]
     assert args == (5,)
 
@@ -159,18 +160,18 @@ def test_the_inputs_of_a_lost_closure_are_still_there() -> None:
 def test_a_lost_input_goes_on_being_waited_for() -> None:
     queue = ClosureQueue(10)
     first = put_one(queue, 0)
-    lost = queue.take(up_to(1))
+    lost = queue.take(1)
     dependent = put_one(queue, 1, call=call_with(queue, first.remote))
     queue.put_back(lost, executing=1, lost="gone")
-    assert queue.take(up_to(9)) == [first]
+    assert queue.take(9) == [first]
     succeed(queue, first)
-    assert queue.take(up_to(9)) == [dependent]
+    assert queue.take(9) == [dependent]
 
 
 def test_closing_cancels_dependents() -> None:
     queue = ClosureQueue(10)
     first = put_one(queue, 0)
-    queue.take(up_to(1))
+    queue.take(1)
     dependent = put_one(queue, 1, call=call_with(queue, first.remote))
     queue.close()
     with pytest.raises(errors.ClosureCancelledError, match="closed"):
@@ -184,7 +185,7 @@ def test_dependents_count_as_queued_and_a_small_queue_does_not_deadlock() -> Non
 
     def connection() -> None:
         while not done.is_set():
-            for closure in queue.take(up_to(1)):
+            for closure in queue.take(1):
                 succeed(queue, closure, closure.id)
 
     thread = threading.Thread(target=connection)
@@ -202,7 +203,7 @@ def test_dependents_count_as_queued_and_a_small_queue_does_not_deadlock() -> Non
 def test_a_long_chain_of_dependents_tells_its_error() -> None:
     queue = ClosureQueue(10_000)
     first = put_one(queue, 0)
-    queue.take(up_to(1))
+    queue.take(1)
     remote = first.remote
     for number in range(1, 5000):
         remote = put_one(queue, number, call=call_with(queue, remote)).remote

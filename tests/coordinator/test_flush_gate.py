@@ -9,7 +9,6 @@ from tests.coordinator.queues import (
     in_thread,
     put,
     succeed,
-    up_to,
     wait_for_waiter,
 )
 
@@ -24,7 +23,7 @@ def flushing() -> tuple[ClosureQueue, list[Step]]:
 def test_join_waits_for_what_workers_hold() -> None:
     queue, steps = flushing()
     put(queue, 1)
-    (each,) = queue.take(up_to(9))
+    (each,) = queue.take(9)
     succeed(queue, each)
     assert not steps
     joining = in_thread(queue.join)
@@ -39,7 +38,7 @@ def test_there_is_nothing_to_send_where_nothing_has_begun_since() -> None:
     queue, steps = flushing()
     queue.join(TIMEOUT)
     put(queue, 1)
-    succeed(queue, *queue.take(up_to(9)))
+    succeed(queue, *queue.take(9))
     assert not queue.done()
     queue.stepped(None)
     assert queue.done()
@@ -49,10 +48,10 @@ def test_there_is_nothing_to_send_where_nothing_has_begun_since() -> None:
 def test_a_closure_that_begins_meanwhile_is_waited_for_and_flushed_too() -> None:
     queue, steps = flushing()
     put(queue, 1)
-    succeed(queue, *queue.take(up_to(9)))
+    succeed(queue, *queue.take(9))
     assert not queue.done()
     put(queue, 1)
-    (second,) = queue.take(up_to(9))
+    (second,) = queue.take(9)
     queue.stepped(None)
     assert not queue.done()
     succeed(queue, second)
@@ -66,10 +65,10 @@ def test_one_that_begins_when_another_flush_is_wanted_already_is_flushed_too() -
     queue, steps = flushing()
     for _ in range(2):  # the second one while the first one's is under way
         put(queue, 1)
-        succeed(queue, *queue.take(up_to(9)))
+        succeed(queue, *queue.take(9))
         assert not queue.done()
     put(queue, 1)
-    (third,) = queue.take(up_to(9))
+    (third,) = queue.take(9)
     queue.stepped(None)
     assert steps == [Flush()]  # not while it runs: it would be left out
     succeed(queue, third)

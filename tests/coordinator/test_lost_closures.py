@@ -20,7 +20,6 @@ from tests.coordinator.queues import (
     put_back,
     put_one,
     succeed,
-    up_to,
     wait_for_waiter,
 )
 
@@ -47,7 +46,7 @@ def test_one_that_has_not_runs_again_first() -> None:
     queue, lost = opened(2)
     put_one(queue, 9)
     put_back(queue, *lost)
-    assert queue.take(up_to(9))[:2] == lost
+    assert queue.take(9)[:2] == lost
     assert [each.execution.attempt for each in lost] == [2, 2]
     assert queue.statistics().retried == 2
 
@@ -55,7 +54,7 @@ def test_one_that_has_not_runs_again_first() -> None:
 def test_one_that_is_lost_too_often_fails() -> None:
     queue, (lost,) = opened()
     put_back(queue, lost)
-    queue.lose(queue.take(up_to(1)))
+    queue.lose(queue.take(1))
     put_back(queue, lost)
     with pytest.raises(errors.WorkerLostError, match="2 times in a row"):
         lost.remote.fetch()
@@ -71,7 +70,7 @@ def test_only_what_runs_can_be_lost() -> None:
 def test_an_error_is_raised_once_it_is_known_what_became_of_the_others() -> None:
     queue, (lost,) = opened()
     failed = put_one(queue, 1)
-    queue.take(up_to(1))
+    queue.take(1)
     fail(queue, failed, ValueError("boo"))
     assert not queue.done()
     succeed(queue, lost)
@@ -84,7 +83,7 @@ def test_one_that_is_to_run_again_while_another_has_failed_is_cancelled_like_all
 ):
     queue, (lost,) = opened()
     failed = put_one(queue, 1)
-    queue.take(up_to(1))
+    queue.take(1)
     fail(queue, failed, ValueError("boo"))
     put_back(queue, lost)
     assert lost.remote.status is ClosureStatus.CANCELLED
@@ -110,15 +109,15 @@ def test_what_waits_for_the_result_of_an_open_one_waits() -> None:
     queue, (lost,) = opened()
     dependent = put_one(queue, 2, call=call_with(queue, lost.remote))
     put_back(queue, lost)
-    queue.take(up_to(1))
+    queue.take(1)
     succeed(queue, lost, 3)
-    assert queue.take(up_to(9)) == [dependent]
+    assert queue.take(9) == [dependent]
 
 
 def test_put_waits_for_an_open_one_before_it_raises() -> None:
     queue, (lost,) = opened()
     failed = put_one(queue, 1)
-    queue.take(up_to(1))
+    queue.take(1)
     fail(queue, failed, ValueError("boo"))
     putting = in_thread(lambda: queue.put(closure(queue, 2)))
     wait_for_waiter(queue)
@@ -131,14 +130,14 @@ def test_put_waits_for_an_open_one_before_it_raises() -> None:
 def test_who_waits_to_raise_goes_on_when_another_has_raised() -> None:
     queue, _ = opened()
     failed = put_one(queue, 1)
-    queue.take(up_to(1))
+    queue.take(1)
     fail(queue, failed, ValueError("boo"))
     second = closure(queue, 2)
     putting = in_thread(lambda: queue.put(second))
     wait_for_waiter(queue)
     # As for a thread that comes first: it goes on with the queue at once.
-    with pytest.raises(ValueError, match="boo"), queue.turn():
-        raise_failed(queue.errors.take())
+    with pytest.raises(ValueError, match="boo"):
+        raise_failed(queue.take_errors())
     putting.result(TIMEOUT)
     assert second.remote.status is ClosureStatus.QUEUED
 
@@ -157,10 +156,10 @@ def test_one_that_is_to_run_again_waits_while_the_queue_is_paused() -> None:
     queue, (lost,) = opened()
     queue.pause()
     put_back(queue, lost)
-    assert queue.take(up_to(9)) == []
+    assert queue.take(9) == []
     queue.wait_until_nothing_runs(0)
     queue.resume()
-    assert queue.take(up_to(9)) == [lost]
+    assert queue.take(9) == [lost]
 
 
 # A server says nothing.

@@ -19,7 +19,6 @@ from tests.coordinator.queues import (
     fail,
     put_back,
     succeed,
-    up_to,
 )
 
 
@@ -87,7 +86,7 @@ class _Worker:
         self.unreported: list[Taken] = []
 
     def take(self) -> None:
-        self.begun += self.world.queue.take(up_to(self.world.chance.randint(1, 2)))
+        self.begun += self.world.queue.take(self.world.chance.randint(1, 2))
 
     def work(self) -> None:
         if not self.begun:

@@ -14,7 +14,6 @@ from tests.coordinator.queues import (
     in_thread,
     put,
     succeed,
-    up_to,
     wait_for_waiter,
     worker,
 )
@@ -24,11 +23,11 @@ def test_nothing_is_taken_while_the_queue_is_paused() -> None:
     queue = ClosureQueue(10)
     closures = put(queue, 2)
     queue.pause()
-    assert queue.take(up_to(2), worker) == []
+    assert queue.take(2, worker) == []
     assert not queue.has_work()
     assert queue.statistics().paused
     queue.resume()
-    assert queue.take(up_to(2), worker) == closures
+    assert queue.take(2, worker) == closures
 
 
 def test_resuming_wakes_the_connections() -> None:
@@ -45,18 +44,18 @@ def test_resuming_wakes_the_connections() -> None:
 def test_what_comes_back_while_paused_runs_after_resuming() -> None:
     queue = ClosureQueue(10)
     closures = put(queue, 2)
-    taken = queue.take(up_to(2))
+    taken = queue.take(2)
     queue.pause()
     queue.give_back(taken[1:])
-    assert queue.take(up_to(2)) == []
+    assert queue.take(2) == []
     queue.resume()
-    assert queue.take(up_to(2)) == closures[1:]
+    assert queue.take(2) == closures[1:]
 
 
 def test_draining_waits_for_what_runs_and_not_for_what_waits() -> None:
     queue = ClosureQueue(10)
     first, _ = put(queue, 2)
-    queue.take(up_to(1))
+    queue.take(1)
     queue.pause()
     drained = in_thread(lambda: queue.wait_until_nothing_runs(TIMEOUT))
     wait_for_waiter(queue)
@@ -68,7 +67,7 @@ def test_draining_waits_for_what_runs_and_not_for_what_waits() -> None:
 def test_draining_that_takes_too_long_says_what_runs() -> None:
     queue = ClosureQueue(10)
     put(queue, 1)
-    queue.take(up_to(1))
+    queue.take(1)
     with pytest.raises(TimeoutError, match="1 closure in flight"):
         queue.wait_until_nothing_runs(0)
 

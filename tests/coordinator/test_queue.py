@@ -22,7 +22,6 @@ from tests.coordinator.queues import (
     put,
     put_one,
     succeed,
-    up_to,
     wait_for_waiter,
 )
 
@@ -30,16 +29,16 @@ from tests.coordinator.queues import (
 def test_closures_are_taken_in_the_order_in_which_they_were_put() -> None:
     queue = ClosureQueue(10)
     closures = put(queue, 3)
-    assert queue.take(up_to(2)) == closures[:2]
-    assert queue.take(up_to(2)) == closures[2:]
-    assert queue.take(up_to(2)) == []
+    assert queue.take(2) == closures[:2]
+    assert queue.take(2) == closures[2:]
+    assert queue.take(2) == []
 
 
 def test_status_follows_a_closure_through_the_queue() -> None:
     queue = ClosureQueue(10)
     (each,) = put(queue, 1)
     assert each.remote.status is ClosureStatus.QUEUED
-    queue.take(up_to(1))
+    queue.take(1)
     assert each.remote.status is ClosureStatus.RUNNING
     succeed(queue, each)
     assert each.remote.status is ClosureStatus.COMPLETED
@@ -48,7 +47,7 @@ def test_status_follows_a_closure_through_the_queue() -> None:
 def test_fetch_returns_the_same_object_each_time() -> None:
     queue = ClosureQueue(10)
     (each,) = put(queue, 1)
-    queue.take(up_to(1))
+    queue.take(1)
     succeed(queue, each, {"a": [1, 2]})
     assert each.remote.fetch() == {"a": [1, 2]}
     assert each.remote.fetch() is each.remote.fetch()
@@ -59,13 +58,13 @@ def test_fetch_times_out_and_leaves_the_closure_queued() -> None:
     (each,) = put(queue, 1)
     with pytest.raises(TimeoutError, match="queued"):
         each.remote.fetch(timeout=0.01)
-    assert queue.take(up_to(1)) == [each]
+    assert queue.take(1) == [each]
 
 
 def test_fetch_in_another_thread_is_woken_by_the_result() -> None:
     queue = ClosureQueue(10)
     (each,) = put(queue, 1)
-    queue.take(up_to(1))
+    queue.take(1)
     fetching = in_thread(each.remote.fetch)
     wait_for_waiter(queue)
     succeed(queue, each, 7)
@@ -78,7 +77,7 @@ def test_put_waits_while_the_queue_is_full_and_goes_on_when_one_is_taken() -> No
     putting = in_thread(lambda: queue.put(closure(queue, 2)))
     wait_for_waiter(queue)
     assert queue.statistics().queued == 2
-    queue.take(up_to(1))
+    queue.take(1)
     putting.result(TIMEOUT)
     assert queue.statistics().queued == 2
 
@@ -86,7 +85,7 @@ def test_put_waits_while_the_queue_is_full_and_goes_on_when_one_is_taken() -> No
 def test_put_that_waits_for_room_raises_the_error_that_makes_room() -> None:
     queue = ClosureQueue(1)
     (running,) = put(queue, 1)
-    queue.take(up_to(1))
+    queue.take(1)
     queue.put(closure(queue, 1))
     blocked = closure(queue, 2)
     putting = in_thread(lambda: queue.put(blocked))
@@ -100,7 +99,7 @@ def test_put_that_waits_for_room_raises_the_error_that_makes_room() -> None:
 def test_join_returns_when_the_last_running_closure_has_ended() -> None:
     queue = ClosureQueue(10)
     first, second = put(queue, 2)
-    queue.take(up_to(2))
+    queue.take(2)
     joining = in_thread(queue.join)
     succeed(queue, first)
     wait_for_waiter(queue)
@@ -114,7 +113,7 @@ def test_join_times_out_and_everything_goes_on() -> None:
     (each,) = put(queue, 1)
     with pytest.raises(TimeoutError, match="1 closure queued"):
         queue.join(timeout=0.01)
-    queue.take(up_to(1))
+    queue.take(1)
     succeed(queue, each)
     queue.join(timeout=TIMEOUT)
 
@@ -124,7 +123,7 @@ def test_done_is_false_until_nothing_waits_or_runs() -> None:
     assert queue.done()
     (each,) = put(queue, 1)
     assert not queue.done()
-    queue.take(up_to(1))
+    queue.take(1)
     assert not queue.done()
     succeed(queue, each)
     assert queue.done()
@@ -134,7 +133,7 @@ def test_done_is_false_until_nothing_waits_or_runs() -> None:
 def test_an_error_is_raised_once_by_whichever_call_comes_first(call: str) -> None:
     queue = ClosureQueue(10)
     (each,) = put(queue, 1)
-    queue.take(up_to(1))
+    queue.take(1)
     fail(queue, each, KeyError("k"))
     calls = {"join": queue.join, "done": queue.done, "put": lambda: queue.put(closure(queue, 1))}
     with pytest.raises(KeyError, match="k"):
@@ -147,7 +146,7 @@ def test_an_error_is_raised_once_by_whichever_call_comes_first(call: str) -> Non
 def test_an_error_cancels_what_is_queued() -> None:
     queue = ClosureQueue(10)
     running, waiting = put(queue, 2)
-    queue.take(up_to(1))
+    queue.take(1)
     fail(queue, running, ValueError("boo"))
     assert waiting.remote.status is ClosureStatus.CANCELLED
     with pytest.raises(errors.ClosureCancelledError, match="schedule it again"):
@@ -158,7 +157,7 @@ def test_an_error_cancels_what_is_queued() -> None:
 def test_done_does_not_raise_while_another_closure_runs() -> None:
     queue = ClosureQueue(10)
     first, second = put(queue, 2)
-    queue.take(up_to(2))
+    queue.take(2)
     fail(queue, first, ValueError("boo"))
     assert not queue.done()
     succeed(queue, second, 5)
@@ -170,7 +169,7 @@ def test_done_does_not_raise_while_another_closure_runs() -> None:
 def test_put_after_an_error_waits_for_running_closures_before_it_raises() -> None:
     queue = ClosureQueue(10)
     first, second = put(queue, 2)
-    queue.take(up_to(2))
+    queue.take(2)
     fail(queue, first, ValueError("boo"))
     putting = in_thread(lambda: queue.put(closure(queue, 2)))
     wait_for_waiter(queue)
@@ -183,7 +182,7 @@ def test_put_after_an_error_waits_for_running_closures_before_it_raises() -> Non
 def test_further_errors_hang_on_the_first() -> None:
     queue = ClosureQueue(10)
     closures = put(queue, 3)
-    queue.take(up_to(3))
+    queue.take(3)
     for number, each in enumerate(closures):
         fail(queue, each, ValueError(f"number {number}"))
     with pytest.raises(ValueError, match="number 0") as raised:
@@ -195,7 +194,7 @@ def test_further_errors_hang_on_the_first() -> None:
 def test_an_error_that_fetch_has_raised_says_so_when_it_is_raised_again() -> None:
     queue = ClosureQueue(10)
     (bad,) = put(queue, 1)
-    queue.take(up_to(1))
+    queue.take(1)
     fail(queue, bad, ValueError("boo"))
     with pytest.raises(ValueError, match="boo") as fetched:
         bad.remote.fetch()
@@ -213,7 +212,7 @@ def test_an_error_that_fetch_has_raised_says_so_when_it_is_raised_again() -> Non
 def test_an_error_that_is_raised_again_says_how_many_others_are_new() -> None:
     queue = ClosureQueue(10)
     closures = put(queue, 3)
-    queue.take(up_to(3))
+    queue.take(3)
     for each in closures:
         fail(queue, each, ValueError("boo"))
     for each in closures[:2]:
@@ -228,7 +227,7 @@ def test_closures_can_be_put_once_fetch_has_raised_all_errors() -> None:
     events = EventLog()
     queue = ClosureQueue(10, events=events)
     bad, running, *_ = put(queue, 5)
-    queue.take(up_to(2))
+    queue.take(2)
     fail(queue, bad, ValueError("boo"))
     with pytest.raises(ValueError, match="boo"):
         bad.remote.fetch()
@@ -236,7 +235,7 @@ def test_closures_can_be_put_once_fetch_has_raised_all_errors() -> None:
     wait_for_waiter(queue)
     succeed(queue, running)
     putting.result(TIMEOUT)
-    (good,) = queue.take(up_to(2))
+    (good,) = queue.take(2)
     succeed(queue, good)
     queue.join()  # it is cleared
     (event,) = [each for each in events.all() if each.kind is EventKind.FAILURES_CLEARED]
@@ -250,7 +249,7 @@ def test_closures_can_be_put_once_fetch_has_raised_all_errors() -> None:
 def test_an_error_that_fetch_has_not_raised_is_raised_to_who_puts_a_closure() -> None:
     queue = ClosureQueue(10)
     closures = put(queue, 2)
-    queue.take(up_to(2))
+    queue.take(2)
     for each in closures:
         fail(queue, each, ValueError("boo"))
     with pytest.raises(ValueError, match="boo"):
@@ -262,7 +261,7 @@ def test_an_error_that_fetch_has_not_raised_is_raised_to_who_puts_a_closure() ->
 def test_fetching_several_raises_the_errors_of_all_that_have_failed() -> None:
     queue = ClosureQueue(10)
     closures = put(queue, 3)
-    queue.take(up_to(3))
+    queue.take(3)
     for number, each in enumerate(closures):
         fail(queue, each, ValueError(f"number {number}"))
     with pytest.raises(ValueError, match="number 0") as raised:
@@ -274,7 +273,7 @@ def test_fetching_several_raises_the_errors_of_all_that_have_failed() -> None:
 def test_an_error_that_fetch_has_not_raised_says_nothing_of_it() -> None:
     queue = ClosureQueue(10)
     (bad,) = put(queue, 1)
-    queue.take(up_to(1))
+    queue.take(1)
     fail(queue, bad, ValueError("boo"))
     with pytest.raises(ValueError, match="boo") as raised:
         queue.join()
@@ -284,7 +283,7 @@ def test_an_error_that_fetch_has_not_raised_says_nothing_of_it() -> None:
 def test_each_closure_tells_its_own_outcome_after_join_has_raised() -> None:
     queue = ClosureQueue(10)
     good, bad = put(queue, 2)
-    queue.take(up_to(2))
+    queue.take(2)
     succeed(queue, good, "fine")
     fail(queue, bad, ValueError("boo"))
     with pytest.raises(ValueError, match="boo"):
@@ -298,9 +297,9 @@ def test_each_closure_tells_its_own_outcome_after_join_has_raised() -> None:
 def test_closures_of_a_lost_worker_are_taken_again_first() -> None:
     queue = ClosureQueue(10)
     closures = put(queue, 4, retries=1)
-    taken = queue.take(up_to(2))
+    taken = queue.take(2)
     queue.put_back(taken, executing=1, lost="gone")
-    assert queue.take(up_to(4)) == closures
+    assert queue.take(4) == closures
     assert queue.statistics().retried == 2
 
 
@@ -308,7 +307,7 @@ def test_only_closures_that_were_running_lose_a_retry() -> None:
     queue = ClosureQueue(10)
     first, second = put(queue, 2, retries=1)
     for _ in range(2):
-        queue.put_back(queue.take(up_to(2)), executing=1, lost="gone")
+        queue.put_back(queue.take(2), executing=1, lost="gone")
     assert first.remote.status is ClosureStatus.FAILED
     assert second.execution.deaths == 0
 
@@ -316,8 +315,8 @@ def test_only_closures_that_were_running_lose_a_retry() -> None:
 def test_a_closure_that_is_lost_too_often_fails_and_names_the_worker() -> None:
     queue = ClosureQueue(10)
     (each,) = put(queue, 1, retries=1)
-    queue.put_back(queue.take(up_to(1)), executing=1, lost="worker 'a'")
-    queue.put_back(queue.take(up_to(1)), executing=1, lost="worker 'b'")
+    queue.put_back(queue.take(1), executing=1, lost="worker 'a'")
+    queue.put_back(queue.take(1), executing=1, lost="worker 'b'")
     with pytest.raises(errors.WorkerLostError, match=r"2 times.*worker 'b'"):
         queue.join()
     with pytest.raises(errors.WorkerLostError):
@@ -329,7 +328,7 @@ def test_put_back_may_exceed_the_size_without_blocking() -> None:
     taken: list[Work] = []
     for number in range(3):
         queue.put(closure(queue, number, retries=5))
-        taken += queue.take(up_to(1))
+        taken += queue.take(1)
     queue.put_back(taken, executing=1, lost="gone")
     assert queue.statistics().queued == 3
 
@@ -339,16 +338,17 @@ def test_a_hungry_lane_is_woken_by_the_next_put_only() -> None:
     queue = ClosureQueue(10)
     queue.attach(lambda: calls.append(1))
     put(queue, 1)
-    assert not calls
-    queue.take(up_to(2))
-    put(queue, 2)
+    put(queue, 1)
     assert len(calls) == 1
+    queue.take(2)
+    put(queue, 2)
+    assert len(calls) == 2
 
 
 def test_the_outcome_of_a_closure_that_runs_no_more_is_dropped() -> None:
     queue = ClosureQueue(10)
     (each,) = put(queue, 1)
-    queue.take(up_to(1))
+    queue.take(1)
     queue.close()
     succeed(queue, each)
     assert each.remote.status is ClosureStatus.CANCELLED
@@ -358,7 +358,7 @@ def test_the_outcome_of_a_closure_that_runs_no_more_is_dropped() -> None:
 def test_close_cancels_what_waits_and_what_runs() -> None:
     queue = ClosureQueue(10)
     running, waiting = put(queue, 2)
-    queue.take(up_to(1))
+    queue.take(1)
     queue.close()
     for each in (running, waiting):
         with pytest.raises(errors.ClosureCancelledError, match="closed"):
@@ -370,7 +370,7 @@ def test_a_warning_says_how_many_closures_had_not_ended_at_close(
 ) -> None:
     queue = ClosureQueue(10)
     put(queue, 3)
-    queue.take(up_to(1))
+    queue.take(1)
     queue.close()
     assert caplog.messages == [
         "3 closures had not ended when the coordinator was closed, now cancelled: "
@@ -381,7 +381,7 @@ def test_a_warning_says_how_many_closures_had_not_ended_at_close(
 def test_nothing_is_logged_at_close_when_all_have_ended(caplog: pytest.LogCaptureFixture) -> None:
     queue = ClosureQueue(10)
     (each,) = put(queue, 1)
-    queue.take(up_to(1))
+    queue.take(1)
     succeed(queue, each)
     queue.close()
     assert not caplog.messages
@@ -436,7 +436,7 @@ def test_a_queue_of_two_passes_thousands_of_closures_through_several_connections
 
     def connection() -> None:
         while not ended.is_set():
-            taken = queue.take(up_to(3))
+            taken = queue.take(3)
             queue.settle([done(each) for each in taken])
             if not taken:
                 work.acquire(timeout=0.05)
@@ -454,10 +454,10 @@ def test_a_queue_of_two_passes_thousands_of_closures_through_several_connections
 def test_what_a_worker_gives_back_runs_first_and_is_no_retry() -> None:
     queue = ClosureQueue(10)
     closures = put(queue, 4)
-    taken = queue.take(up_to(3))
+    taken = queue.take(3)
     queue.give_back(taken[1:])
     assert queue.statistics().retried == 0
-    assert queue.take(up_to(4)) == closures[1:]
+    assert queue.take(4) == closures[1:]
     assert [each.execution.attempt for each in closures] == [1, 1, 1, 1]
 
 
@@ -466,8 +466,8 @@ def test_what_a_worker_gives_back_wakes_a_hungry_lane() -> None:
     queue = ClosureQueue(10)
     queue.attach(woken.set)
     put(queue, 1)
-    taken = queue.take(up_to(1))
-    queue.take(up_to(1))
+    taken = queue.take(1)
+    queue.take(1)
     queue.give_back(taken)
     assert woken.is_set()
 
@@ -475,7 +475,7 @@ def test_what_a_worker_gives_back_wakes_a_hungry_lane() -> None:
 def test_what_a_worker_gives_back_after_a_failure_is_cancelled() -> None:
     queue = ClosureQueue(10)
     failed, begun_never = put(queue, 2)
-    queue.take(up_to(2))
+    queue.take(2)
     fail(queue, failed, ValueError("boo"))
     queue.give_back([begun_never])
     with pytest.raises(errors.ClosureCancelledError, match="before it was begun"):

@@ -7,7 +7,7 @@ import pytest
 from psnb import errors
 from psnb._src.coordinator.closures.remote_value import ClosureStatus
 from psnb._src.coordinator.scheduling.instructions import RecordFailure
-from psnb._src.monitor.events import EventKind, EventLog
+from psnb._src.monitor.events import Event, EventKind, EventLog
 from psnb._src.protocol.errors import pack_error
 from tests.conftest import DEADLINE
 from tests.coordinator.queues import (
@@ -15,22 +15,27 @@ from tests.coordinator.queues import (
     fail,
     in_thread,
     put,
+    raised,
     succeed,
-    up_to,
     wait_for_waiter,
 )
 
 
+def noted(log: EventLog) -> list[Event]:
+    """Return the events but for the coming of workers."""
+    return [event for event in log.all() if event.kind is not EventKind.WORKER_JOINED]
+
+
 def kinds(log: EventLog) -> list[EventKind]:
-    return [event.kind for event in log.all()]
+    return [event.kind for event in noted(log)]
 
 
 def test_closures_that_run_again_are_noted_with_the_reason() -> None:
     log = EventLog()
     queue = ClosureQueue(10, events=log)
     closures = put(queue, 2, retries=1)
-    queue.put_back(queue.take(up_to(2)), 1, "worker 'bob' was lost")
-    (event,) = log.all()
+    queue.put_back(queue.take(2), 1, "worker 'bob' was lost")
+    (event,) = noted(log)
     assert event.kind is EventKind.CLOSURES_RETRIED
     assert event.closures == tuple(map(str, closures))
     assert "bob" in event.message
@@ -40,9 +45,9 @@ def test_a_failure_and_what_it_cancels_are_noted() -> None:
     log = EventLog()
     queue = ClosureQueue(10, events=log)
     put(queue, 3)
-    fail(queue, queue.take(up_to(1))[0], ValueError("x"))
+    fail(queue, queue.take(1)[0], ValueError("x"))
     assert kinds(log) == [EventKind.CLOSURE_FAILED, EventKind.CLOSURES_CANCELLED]
-    assert [len(event.closures) for event in log.all()] == [1, 2]
+    assert [len(event.closures) for event in noted(log)] == [1, 2]
 
 
 def test_a_failure_is_logged_as_a_warning_with_worker_and_error(
@@ -50,8 +55,8 @@ def test_a_failure_is_logged_as_a_warning_with_worker_and_error(
 ) -> None:
     queue = ClosureQueue(10, events=EventLog())
     (running,) = put(queue, 1)
-    queue.take(up_to(1))
-    queue.fail(running, pack_error(ValueError("x")), "bob")
+    queue.take(1)
+    queue.settle([raised(running, pack_error(ValueError("x")))], "bob")
     (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
     assert record.getMessage() == f"closure {running} failed on worker 'bob': ValueError: x"
 
@@ -61,7 +66,7 @@ def test_who_waits_finds_noted_what_is_raised() -> None:
     queue = ClosureQueue(10)
     queue.on[RecordFailure] = lambda each: noted.append(str(each.closure))
     (running,) = put(queue, 1)
-    queue.take(up_to(1))
+    queue.take(1)
 
     def join() -> list[str]:
         with pytest.raises(ValueError, match="x"):
@@ -81,7 +86,7 @@ def test_a_queue_may_be_closed_while_a_failure_is_noted() -> None:
     # As a finalizer does that the garbage collector calls.
     queue.on[RecordFailure] = lambda each: queue.close()
     put(queue, 1)
-    fail(queue, queue.take(up_to(1))[0], ValueError("x"))
+    fail(queue, queue.take(1)[0], ValueError("x"))
     assert kinds(log) == [EventKind.CLOSURE_FAILED, EventKind.COORDINATOR_CLOSED]
 
 
@@ -89,8 +94,8 @@ def test_success_is_not_noted() -> None:
     log = EventLog()
     queue = ClosureQueue(10, events=log)
     put(queue, 1)
-    succeed(queue, queue.take(up_to(1))[0])
-    assert log.all() == ()
+    succeed(queue, queue.take(1)[0])
+    assert noted(log) == []
 
 
 def test_closing_is_noted_once() -> None:
@@ -104,7 +109,7 @@ def test_closing_is_noted_once() -> None:
 def test_what_waits_without_a_worker_fails_and_the_queue_goes_on() -> None:
     queue = ClosureQueue(10)
     closures = put(queue, 3)
-    (running,) = queue.take(up_to(1))
+    (running,) = queue.take(1)
     queue.fail_waiting(errors.WorkerLostError("nobody is there"))
     assert [c.remote.status for c in closures] == [
         ClosureStatus.RUNNING,
@@ -118,7 +123,7 @@ def test_what_waits_without_a_worker_fails_and_the_queue_goes_on() -> None:
     with pytest.raises(errors.WorkerLostError):
         closures[2].remote.fetch(0)
     put(queue, 1)
-    succeed(queue, queue.take(up_to(1))[0])
+    succeed(queue, queue.take(1)[0])
     queue.join(0)
 
 

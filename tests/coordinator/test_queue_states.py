@@ -31,7 +31,7 @@ def test_states_are_handed_on_and_the_value_is_without_them(
     queue: ClosureQueue, handed: list[bytes]
 ) -> None:
     (closure,) = put(queue, 1)
-    queue.take(lambda each: True)
+    queue.take(100)
     queue.settle([done(closure, dumps("value", "it"), reported=REPORTED)])
     assert [loads(each) for each in handed] == [({}, {"loss": Mean()([0.5])})]
     assert closure.remote.fetch(TIMEOUT) == "value"
@@ -41,7 +41,7 @@ def test_a_second_outcome_of_a_closure_hands_on_nothing(
     queue: ClosureQueue, handed: list[bytes]
 ) -> None:
     (closure,) = put(queue, 1)
-    queue.take(lambda each: True)
+    queue.take(100)
     for _ in range(2):
         queue.settle([done(closure, dumps("value", "it"), reported=REPORTED)])
     assert len(handed) == 1
@@ -49,7 +49,7 @@ def test_a_second_outcome_of_a_closure_hands_on_nothing(
 
 def test_a_closure_that_raised_hands_on_nothing(queue: ClosureQueue, handed: list[bytes]) -> None:
     (closure,) = put(queue, 1)
-    queue.take(lambda each: True)
+    queue.take(100)
     fail(queue, closure, ValueError("boo"))
     assert handed == []
 
@@ -58,7 +58,7 @@ def test_an_outcome_after_the_queue_was_closed_hands_on_nothing(
     queue: ClosureQueue, handed: list[bytes]
 ) -> None:
     (closure,) = put(queue, 1)
-    queue.take(lambda each: True)
+    queue.take(100)
     queue.close()
     queue.settle([done(closure, dumps("value", "it"), reported=REPORTED)])
     assert handed == []
@@ -70,6 +70,6 @@ def test_who_waits_for_a_closure_finds_its_states_handed_on(
     found: list[int] = []
     (closure,) = put(queue, 1)
     closure.remote.call_back(lambda remote: found.append(len(handed)))
-    queue.take(lambda each: True)
+    queue.take(100)
     queue.settle([done(closure, dumps("value", "it"), reported=REPORTED)])
     assert found == [1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from msgspec.structs import replace
 
 from psnb._src.client.requests import Request
 from psnb._src.coordinator.closures.remote_value import ClosureStatus
-from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
+from psnb._src.coordinator.scheduling.instructions import ReportSettled
+from psnb._src.coordinator.scheduling.scheduler import LEAST_REPORTED
 from psnb._src.coordinator.scheduling.work import Work
-from psnb._src.coordinator.workers.resolve import LEAST_REPORTED, Resolver
+from psnb._src.coordinator.workers.resolve import Resolver
 from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.errors import unpack_error
 from psnb._src.protocol.messages import exchange_writer
@@ -22,7 +24,7 @@ from psnb._src.server.commit_log import Commit, CommitRecord
 from psnb._src.server.operations import ApplyCommit, EndWriter, FenceCommits
 from psnb.errors import InternalError, ServerLostError
 from tests.conftest import DEADLINE
-from tests.coordinator.queues import ClosureQueue, done, put, succeed
+from tests.coordinator.queues import ClosureQueue, done, put, resolve
 
 SHARD = ShardId("s", 0)
 RESULT = dumps("done", "result")
@@ -45,21 +47,15 @@ class Strategy:
 def running(queue: ClosureQueue) -> Work:
     """Return a closure that a worker has taken."""
     put(queue, 1)
-    (closure,) = queue.take(lambda each: True)
+    (closure,) = queue.take(100)
     return closure
 
 
 def asked(queue: ClosureQueue, closure: Work, writer: str, *facts: CommitRecord) -> None:
     """Ask what became of commit 7 of a writer, whose answer the closure waits for."""
-    strategy = Strategy(*facts)
-
-    async def resolve() -> None:
-        resolver = Resolver(queue.scheduler, strategy, LeaseRegistry(), True)  # type: ignore[arg-type]
-        _, result = done(closure, RESULT, steps=0)
-        resolver.ask(closure, replace(result, in_doubt=(writer, 7)), "a")
-        await asyncio.gather(*resolver._tasks)
-
-    asyncio.run(resolve())
+    _, result = done(closure, RESULT, steps=0)
+    said = replace(result, in_doubt=(writer, 7))
+    resolve(queue, Strategy(*facts), partial(queue.heard, closure, said))
     assert not queue.statistics().in_flight
 
 
@@ -80,7 +76,7 @@ def test_a_closure_whose_own_commit_is_not_applied_runs_again() -> None:
     queue = ClosureQueue(10)
     closure = running(queue)
     asked(queue, closure, queue.name)
-    assert queue.take(lambda each: True) == [closure]
+    assert queue.take(100) == [closure]
     assert closure.execution.attempt == 2
 
 
@@ -94,8 +90,8 @@ def test_who_asks_about_a_commit_without_a_closure_gets_the_error() -> None:
     errors: list[bytes] = []
 
     async def resolve() -> None:
-        scheduler = ClosureQueue(10).scheduler
-        resolver = Resolver(scheduler, Broken(), LeaseRegistry(), True)  # type: ignore[arg-type]
+        queue = ClosureQueue(10)
+        resolver = Resolver(queue.scheduler, Broken(), queue.handle)  # type: ignore[arg-type]
         resolver.ask_about(("writer", 7), answers.append, errors.append)
         await asyncio.gather(*resolver._tasks)
 
@@ -116,7 +112,7 @@ def test_commits_under_way_end_alike_before_a_closed_coordinator_is_forgotten() 
     async def end() -> None:
         held = CommitRecord(Commit(queue.name, 7, shards=(SHARD,)), applied=False)
         strategy = Recording(held)
-        resolver = Resolver(queue.scheduler, strategy, LeaseRegistry(), False)  # type: ignore[arg-type]
+        resolver = Resolver(queue.scheduler, strategy, queue.handle)  # type: ignore[arg-type]
         resolver.end()
         await asyncio.gather(*resolver._tasks)
 
@@ -130,15 +126,7 @@ def test_commits_under_way_end_alike_before_a_closed_coordinator_is_forgotten() 
 def test_one_that_was_cancelled_fails_if_it_cannot_be_found_out_what_it_wrote() -> None:
     queue = ClosureQueue(10)
     closure = running(queue)
-    assert queue.cancel(closure.remote, in_flight=True) is closure
-
-    async def resolve() -> None:
-        strategy = Broken()
-        resolver = Resolver(queue.scheduler, strategy, LeaseRegistry(), False)  # type: ignore[arg-type]
-        resolver.revoke(closure)
-        await asyncio.gather(*resolver._tasks)
-
-    asyncio.run(resolve())
+    resolve(queue, Broken(), partial(queue.cancel_one, closure.remote))
     with pytest.raises(InternalError, match="no sense"):
         closure.remote.fetch()
     with pytest.raises(InternalError, match="no sense"):
@@ -176,14 +164,17 @@ class Told(Strategy):
 def test_servers_are_told_what_is_settled_when_as_much_is_as_is_in_flight() -> None:
     queue, strategy = ClosureQueue(1000), Told()
     put(queue, 1000)
-    slow, *_ = queue.take(lambda each: True)
+    others = queue.take(1000)[1:]
 
     async def work() -> None:
-        resolver = Resolver(queue.scheduler, strategy, LeaseRegistry(), False)  # type: ignore[arg-type]
-        in_flight = queue.scheduler.in_flight
-        for closure in [each for each in in_flight._running.values() if each is not slow]:
-            succeed(queue, closure)
-            resolver.report_settled()
+        resolver = Resolver(queue.scheduler, strategy, queue.handle)  # type: ignore[arg-type]
+        in_flight, reports = queue.scheduler.in_flight, list[ReportSettled]()
+        queue.on[ReportSettled] = reports.append
+        for closure in others:
+            _, result = done(closure)
+            queue.heard(closure, result)
+            while reports:
+                resolver.report_settled(reports.pop().bounds)
             await asyncio.sleep(0)
             assert in_flight.unreported <= max(LEAST_REPORTED, len(in_flight))
         async with asyncio.timeout(DEADLINE):

@@ -17,7 +17,6 @@ from tests.coordinator.queues import (
     put,
     put_one,
     succeed,
-    up_to,
     wait_for_waiter,
     worker,
 )
@@ -31,7 +30,7 @@ def rounds_of(closures: int) -> tuple[ClosureQueue, list[Step]]:
 
 
 def take(queue: ClosureQueue, count: int = 100) -> list[Work]:
-    return queue.take(up_to(count))
+    return queue.take(count)
 
 
 def commits(closures: list[Work]) -> tuple[int, ...]:
@@ -77,7 +76,7 @@ def test_closures_count_in_the_order_in_which_they_were_scheduled_however_they_b
     others = [put_one(queue, number) for number in (1, 2)]
     taken = take(queue)  # by a worker that is not b
     assert taken == others
-    taken += queue.take(up_to(9), lambda: worker("b"))
+    taken += queue.take(9, lambda: worker("b"))
     for each in taken:
         succeed(queue, each, pushed=True)
     assert commits(taken) == (0, 1, 2)
@@ -213,7 +212,7 @@ def test_what_is_detached_begins_at_any_time_and_takes_no_seat() -> None:
     (first,) = take(queue)
     detached = put_one(queue, 9, priority=1, pin="a", detached=True)
     assert queue.has_work()
-    assert queue.take(up_to(9), worker) == [detached]
+    assert queue.take(9, worker) == [detached]
     succeed(queue, first, pushed=True)
     succeed(queue, detached)
     assert steps == [ApplyRound(0, (commit_of(first),))]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from psnb._src.client.requests import Request
 from psnb._src.coordinator.closures.options import ScheduleOptions
 from psnb._src.coordinator.closures.remote_value import ClosureStatus, StepValues
-from psnb._src.coordinator.scheduling.instructions import EndLong, RecordStates
+from psnb._src.coordinator.scheduling.instructions import RecordStates
 from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
 from psnb._src.coordinator.scheduling.load import AHEAD_SECONDS, LONG_SECONDS, Load
-from psnb._src.coordinator.scheduling.work import NOT_TAKEN, Numbers, Work
-from psnb._src.coordinator.workers.resolve import Resolver
+from psnb._src.coordinator.scheduling.work import Numbers, Work
 from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.messages import EFFECTIVE, AskLease, Taken
 from psnb._src.protocol.packing import dumps
@@ -34,7 +33,7 @@ from tests.coordinator.queues import (
     make_work,
     put_back,
     put_one,
-    up_to,
+    resolve,
     worker,
 )
 from tests.coordinator.test_load import closures
@@ -51,12 +50,7 @@ def put_run(queue: ClosureQueue, most: int = 10, number: int = 0) -> Work:
 def taken_run(queue: ClosureQueue, steps: int, number: int = 0) -> Work:
     """Return a long closure that a worker has taken."""
     run = put_run(queue, steps, number)
-
-    def admit(closure: Work) -> bool:
-        closure.granted = steps
-        return True
-
-    assert queue.take(admit) == [run]
+    assert queue.take(1, steps=steps) == [run]
     return run
 
 
@@ -131,8 +125,8 @@ def test_numbers_go_on_behind_the_steps_of_a_run_that_waits_again() -> None:
     queue = ClosureQueue(10)
     run = taken_run(queue, 5)
     advance(queue, run, 2)
-    queue.scheduler.lose([run])
-    queue.scheduler.put_back([run], 1, "lost", "w")
+    queue.lose([run])
+    queue.put_back([run], 1, "lost", "w")
     assert queue.statistics().next_number == run.id + 2
 
 
@@ -164,7 +158,7 @@ def test_deaths_of_steps_count_in_a_row_only() -> None:
         queue.lose([run])
         put_back(queue, run)
         assert run.execution.deaths == 1
-        assert queue.take(up_to(1)) == [run]
+        assert queue.take(1) == [run]
 
 
 def test_other_closures_go_before_runs_of_their_priority() -> None:
@@ -173,78 +167,71 @@ def test_other_closures_go_before_runs_of_their_priority() -> None:
     later = make_work(queue, 60, chooser)
     queue.put(later)
     first = put_one(queue, 70)
-    assert queue.take(up_to(2), worker) == [first, later]
+    assert queue.take(2, worker) == [first, later]
 
 
 def test_a_closure_that_finds_no_room_ends_the_runs() -> None:
-    ended: list[str | int | None] = []
     queue = ClosureQueue(10)
-    queue.on[EndLong] = lambda each: ended.append(each.worker)
-    run = taken_run(queue, 5)
+    taken_run(queue, 5)
     put_run(queue, number=20)  # another run waits for this one
-    assert not ended
-    queue.scheduler._hungry = False
+    assert not queue.recalled()
     put_one(queue, 50)
-    assert ended == [None]
-    end(queue, run)
+    assert queue.recalled() == [""]
 
 
 def test_a_closure_that_finds_room_ends_no_run() -> None:
-    ended: list[str | int | None] = []
     queue = ClosureQueue(10)
-    queue.on[EndLong] = lambda each: ended.append(each.worker)
     taken_run(queue, 5)
-    assert not queue.has_work()  # a connection asks, and gets nothing
-    put_one(queue, 50)
-    assert not ended
-    assert queue.take(up_to(0)) == []
-    put_one(queue, 51, pin="b")  # another one may have it
-    assert ended == ["b"]
+    idle = queue.joined("b", 1)
+    each = put_one(queue, 50)
+    assert queue.sent(idle) == [each]
+    assert not queue.recalled()
+    put_one(queue, 51)
+    assert queue.recalled() == [""]  # there is no room any more
 
 
-def test_a_closure_that_found_no_room_after_all_is_held_up_by_runs() -> None:
+def test_a_closure_that_found_no_room_after_all_ends_the_runs() -> None:
     queue = ClosureQueue(10)
-    run = taken_run(queue, 5)
-    assert not queue.has_work()  # a connection asks for more, and has taken its fill since
-    assert not queue.scheduler.held_up()
-    first = put_one(queue, 50)
-    assert queue.scheduler.held_up()
-    queue.scheduler.pause()
-    assert not queue.scheduler.held_up()
-    queue.scheduler.resume()
-    assert queue.take(up_to(1)) == [first]
-    assert not queue.scheduler.held_up()
-    end(queue, run)
+    taken_run(queue, 5)
+    queue.attach(bool)  # a worker could do more, and then does not take it
+    put_one(queue, 50)
+    assert queue.recalled() == [""]
+
+
+def test_while_it_is_paused_no_closure_ends_runs() -> None:
+    queue = ClosureQueue(10)
+    taken_run(queue, 5)
+    queue.attach(bool)
+    queue.pause()
+    before = queue.recalled()
+    put_one(queue, 50)
+    assert queue.recalled() == before
 
 
 def test_a_closure_of_a_lower_priority_ends_no_run() -> None:
-    ended: list[str | int | None] = []
     queue = ClosureQueue(10)
-    queue.on[EndLong] = lambda each: ended.append(each.worker)
     taken_run(queue, 5)
     for pin in (None, "b", 1):
         put_one(queue, 50, priority=-1, pin=pin)
-    assert not ended
-    assert not queue.scheduler.held_up()
+    assert not queue.recalled()
     put_one(queue, 60, priority=1)
-    assert ended == [None]
-    assert queue.scheduler.held_up()
+    assert queue.recalled() == [""]
 
 
-def test_a_closure_for_one_worker_ends_the_runs_of_no_other() -> None:
-    ended: list[str | int | None] = []
+@pytest.mark.parametrize(
+    ("pin", "ended"), [("b", ["b"]), (0, ["a"]), (lambda worker: True, ["a", "b"]), ("c", [])]
+)
+def test_a_closure_for_one_worker_ends_the_runs_of_no_other(pin: Any, ended: list[str]) -> None:
     queue = ClosureQueue(10)
-    queue.on[EndLong] = lambda each: ended.append(each.worker)
-    taken_run(queue, 5)
-    for pin in ("b", 1, lambda worker: True):
-        put_one(queue, 50, pin=pin)
-    assert ended == ["b", 1, None]
+    for name, index in (("a", 0), ("b", 1)):
+        put_run(queue, 5, number=10 * index)
+        assert queue.take(1, partial(worker, name, index), steps=5)
+    put_one(queue, 50, pin=pin)
+    assert queue.recalled() == ended
 
 
 def test_what_is_withdrawn_ends_with_the_steps_that_are_done() -> None:
-    ended: list[str | int | None] = []
     queue = ClosureQueue(10)
-    queue.on[EndLong] = lambda each: ended.append(each.worker)
 
     def chooser(worker: object) -> bool:
         return True
@@ -253,9 +240,9 @@ def test_what_is_withdrawn_ends_with_the_steps_that_are_done() -> None:
     runs = [make_work(queue, number, how) for number in (0, 10, 20, 30)]
     for run in runs:
         queue.put(run)
-    assert queue.take(up_to(3), worker) == runs[:3]
+    assert queue.take(3, worker) == runs[:3]
     queue.withdraw(chooser, "enough")
-    assert ended == [None]
+    assert queue.recalled() == ["a"]
     end(queue, runs[0])  # its step was done
     queue.give_back([runs[1]])
     queue.lose([runs[2]])
@@ -277,7 +264,7 @@ def test_a_step_that_fails_when_its_run_was_withdrawn_is_an_error() -> None:
     how = ScheduleOptions(worker=chooser, steps=5)
     run = make_work(queue, 0, how)
     queue.put(run)
-    queue.take(up_to(1), worker)
+    queue.take(1, worker)
     queue.withdraw(chooser, "enough")
     fail(queue, run, ValueError("boo"))
     with pytest.raises(ValueError, match="boo"):
@@ -285,12 +272,10 @@ def test_a_step_that_fails_when_its_run_was_withdrawn_is_an_error() -> None:
 
 
 def test_holding_dispatch_ends_the_runs() -> None:
-    ended: list[str | int | None] = []
     queue = ClosureQueue(10)
-    queue.on[EndLong] = lambda each: ended.append(each.worker)
     taken_run(queue, 5)
     with queue.barrier():
-        assert ended == [None]
+        assert queue.recalled() == [""]
 
 
 def test_a_worker_with_enough_to_do_is_full() -> None:
@@ -311,7 +296,7 @@ def test_numbers_come_in_rows() -> None:
     assert [numbers.take(), numbers.take(3), numbers.take()] == [5, 6, 9]
 
 
-def lost(queue: ClosureQueue, leases: LeaseRegistry, run: Work, *facts: CommitRecord) -> None:
+def lost(queue: ClosureQueue, run: Work, *facts: CommitRecord) -> None:
     """Lose the worker of a run, of which servers know some commits."""
 
     class Strategy:
@@ -323,12 +308,7 @@ def lost(queue: ClosureQueue, leases: LeaseRegistry, run: Work, *facts: CommitRe
                 for each in requests
             ]
 
-    async def resolve() -> None:
-        resolver = Resolver(queue.scheduler, Strategy(), leases, False)  # type: ignore[arg-type]
-        resolver.lose([run], 1, "it was lost", "a", 1, "holder")
-        await asyncio.gather(*resolver._tasks)
-
-    asyncio.run(resolve())
+    resolve(queue, Strategy(), partial(queue.lose_worker, run))
 
 
 def applied(queue: ClosureQueue, number: int, outcome: bytes) -> CommitRecord:
@@ -354,12 +334,12 @@ def test_of_a_lost_run_the_steps_that_servers_have_are_done_and_the_rest_runs_ag
         for number in (1, 2)
         for used in ([Taken(epoch, 0, number, number, 1, number + 1, False)],)
     ]
-    lost(queue, leases, run, *facts)
+    lost(queue, run, *facts)
     assert (run.execution.done, run.execution.commit, run.execution.attempt) == (3, 3, 2)
     assert len(metrics) == 2
     assert leases.progress(epoch).visits == 3
     assert leases.state(epoch)["ranges"] == [[0, 3, None]]
-    assert queue.take(up_to(1)) == [run]
+    assert queue.take(1) == [run]
 
 
 def test_of_a_lost_run_steps_that_wrote_nothing_hide_no_later_ones_and_are_read_again() -> None:
@@ -370,7 +350,7 @@ def test_of_a_lost_run_steps_that_wrote_nothing_hide_no_later_ones_and_are_read_
     run = taken_run(queue, 5)
     leases.take("holder", Taken(epoch, 0, 0, 0, 1, 1, False))  # step 0 had said what it takes
     used = [Taken(epoch, 0, 2, 2, 1, 3, False)]
-    lost(queue, leases, run, applied(queue, 2, remembered(used, b"", b"")))
+    lost(queue, run, applied(queue, 2, remembered(used, b"", b"")))
     assert (run.execution.done, run.execution.commit, run.execution.attempt) == (3, 3, 2)
     assert leases.progress(epoch).visits == 1
     assert queue.statistics().completed == 1
@@ -384,17 +364,13 @@ def test_what_steps_return_arrives_as_they_are_done_also_from_servers() -> None:
     run = make_work(queue, 0, ScheduleOptions(steps=5), remote=remote)
     run.granted = 5
     queue.put(run)
-    assert queue.take(up_to(1)) == [run]
+    assert queue.take(1) == [run]
     advance(queue, run, 2, dumps("first", "value"), b"")
     assert list(remote.take()) == ["first", None]
     reported = ReportedStates()
     reported.add_numbers({"loss": 1.0})
-    lost(
-        queue,
-        LeaseRegistry(),
-        run,
-        applied(queue, 2, remembered((), reported.packed(), dumps("third", "value"))),
-    )
+    said = remembered((), reported.packed(), dumps("third", "value"))
+    lost(queue, run, applied(queue, 2, said))
     assert list(remote.take()) == ["third"]
     assert not remote.arrived
 
@@ -402,7 +378,7 @@ def test_what_steps_return_arrives_as_they_are_done_also_from_servers() -> None:
 def test_a_lost_run_whose_steps_servers_all_have_has_ended() -> None:
     queue = ClosureQueue(10)
     run = taken_run(queue, 2)
-    lost(queue, LeaseRegistry(), run, *(applied(queue, number, b"") for number in (0, 1)))
+    lost(queue, run, *(applied(queue, number, b"") for number in (0, 1)))
     assert run.remote.status is ClosureStatus.COMPLETED
     assert queue.statistics().completed == 2
 
@@ -468,14 +444,8 @@ class _Worker:
 
     def take(self) -> None:
         if len(self.runs) < 2:
-
-            def admit(run: Work) -> bool:
-                if run.execution is NOT_TAKEN:
-                    run.granted = self.world.chance.randint(1, 8)
-                return next(left, None) is not None
-
-            left = iter(range(1))
-            self.runs |= {run: [] for run in self.world.queue.take(admit)}
+            steps = self.world.chance.randint(1, 8)
+            self.runs |= {run: [] for run in self.world.queue.take(1, steps=steps)}
 
     def work(self) -> None:
         """Do a step of a run."""

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from psnb._src.coordinator.scheduling.gates import StalenessGate
 from psnb._src.coordinator.scheduling.work import Work
 from psnb.errors import WorkerLostError
-from tests.coordinator.queues import ClosureQueue, numbers, put, put_one, succeed, up_to
+from tests.coordinator.queues import ClosureQueue, numbers, put, put_one, succeed
 
 
 def take(queue: ClosureQueue, count: int = 100) -> list[Work]:
-    return queue.take(up_to(count))
+    return queue.take(count)
 
 
 def test_closures_run_one_after_the_other_with_a_bound_of_zero() -> None:

@@ -14,6 +14,7 @@ from psnb._src.coordinator.scheduling.gates import RoundGate
 from psnb._src.coordinator.scheduling.work import Work
 from psnb._src.coordinator.timeouts import StartDelay
 from psnb._src.monitor.statistics import WorkerStatistics
+from psnb._src.protocol.messages import CancelClosures
 from tests.coordinator.queues import (
     FUNCTION,
     ClosureQueue,
@@ -22,7 +23,6 @@ from tests.coordinator.queues import (
     numbers,
     put_one,
     succeed,
-    up_to,
     worker,
 )
 
@@ -33,24 +33,24 @@ def test_higher_priorities_are_taken_first_and_each_in_order() -> None:
     queue = ClosureQueue(10)
     for number, priority in enumerate([0, 5, -1, 5, 0]):
         put_one(queue, number, priority)
-    assert numbers(queue.take(up_to(10))) == [1, 3, 0, 4, 2]
+    assert numbers(queue.take(10)) == [1, 3, 0, 4, 2]
 
 
 def test_a_batch_may_end_within_a_priority() -> None:
     queue = ClosureQueue(10)
     for number, priority in enumerate([0, 5, 5, 0]):
         put_one(queue, number, priority)
-    assert [numbers(queue.take(up_to(n))) for n in (1, 2, 1)] == [[1], [2, 0], [3]]
+    assert [numbers(queue.take(n)) for n in (1, 2, 1)] == [[1], [2, 0], [3]]
 
 
 def test_a_lost_closure_goes_first_within_its_priority_only() -> None:
     queue = ClosureQueue(10)
     put_one(queue, 0)
     put_one(queue, 1)
-    lost = queue.take(up_to(1))
+    lost = queue.take(1)
     put_one(queue, 2, priority=1)
     queue.put_back(lost, executing=1, lost="gone")
-    assert numbers(queue.take(up_to(10))) == [2, 0, 1]
+    assert numbers(queue.take(10)) == [2, 0, 1]
 
 
 # Pins
@@ -61,29 +61,29 @@ def test_a_pinned_closure_waits_for_its_worker_and_blocks_no_other(pin: Pin) -> 
     queue = ClosureQueue(10)
     put_one(queue, 0, pin=pin)
     put_one(queue, 1)
-    assert numbers(queue.take(up_to(10), lambda: worker("a", 0))) == [1]
+    assert numbers(queue.take(10, lambda: worker("a", 0))) == [1]
     assert queue.statistics().queued == 1
-    assert numbers(queue.take(up_to(10), lambda: worker("b", 1))) == [0]
+    assert numbers(queue.take(10, lambda: worker("b", 1))) == [0]
 
 
 def test_pinned_and_other_closures_are_taken_in_one_order() -> None:
     queue = ClosureQueue(10)
     for number, (priority, pin) in enumerate([(0, None), (0, "a"), (1, 0), (0, None), (1, None)]):
         put_one(queue, number, priority, pin)
-    assert numbers(queue.take(up_to(10), lambda: worker("a", 0))) == [2, 4, 0, 1, 3]
+    assert numbers(queue.take(10, lambda: worker("a", 0))) == [2, 4, 0, 1, 3]
 
 
 def test_a_choosing_function_is_asked_each_time() -> None:
     queue = ClosureQueue(10)
     put_one(queue, 0, pin=lambda w: w.completed > 3)
-    assert queue.take(up_to(1), lambda: worker(completed=3)) == []
-    assert numbers(queue.take(up_to(1), lambda: worker(completed=4))) == [0]
+    assert queue.take(1, lambda: worker(completed=3)) == []
+    assert numbers(queue.take(1, lambda: worker(completed=4))) == [0]
 
 
 def test_a_function_that_chooses_may_use_the_queue() -> None:
     queue = ClosureQueue(10)
     put_one(queue, 0, pin=lambda w: queue.statistics().queued == 1)
-    assert numbers(queue.take(up_to(1), worker)) == [0]
+    assert numbers(queue.take(1, worker)) == [0]
 
 
 def test_a_choosing_function_whose_repr_raises_too_fails_its_closures() -> None:
@@ -96,14 +96,14 @@ def test_a_choosing_function_whose_repr_raises_too_fails_its_closures() -> None:
 
     queue = ClosureQueue(10)
     bad = put_one(queue, 0, pin=Chooser())
-    assert queue.take(up_to(1), worker) == []
+    assert queue.take(1, worker) == []
     assert bad.remote.status is ClosureStatus.FAILED
 
 
 def test_what_a_choosing_function_raises_fails_its_closures() -> None:
     queue = ClosureQueue(10)
     bad = put_one(queue, 0, pin=lambda w: 1 / 0)  # type: ignore[arg-type, return-value]
-    assert queue.take(up_to(1), worker) == []
+    assert queue.take(1, worker) == []
     with pytest.raises(ZeroDivisionError):
         bad.remote.fetch()
     with pytest.raises(ZeroDivisionError):
@@ -113,15 +113,15 @@ def test_what_a_choosing_function_raises_fails_its_closures() -> None:
 def test_a_pinned_closure_whose_worker_was_lost_waits_for_the_next_of_that_name() -> None:
     queue = ClosureQueue(10)
     put_one(queue, 0, pin="b")
-    queue.put_back(queue.take(up_to(1), lambda: worker("b")), executing=1, lost="gone")
-    assert queue.take(up_to(1), lambda: worker("a")) == []
-    assert numbers(queue.take(up_to(1), lambda: worker("b"))) == [0]
+    queue.put_back(queue.take(1, lambda: worker("b")), executing=1, lost="gone")
+    assert queue.take(1, lambda: worker("a")) == []
+    assert numbers(queue.take(1, lambda: worker("b"))) == [0]
 
 
 def test_pinned_closures_are_cancelled_as_all_others_are() -> None:
     queue = ClosureQueue(10)
     running = put_one(queue, 0)
-    queue.take(up_to(1))
+    queue.take(1)
     pinned = put_one(queue, 1, pin="nobody")
     fail(queue, running, ValueError("boo"))
     assert pinned.remote.status is ClosureStatus.CANCELLED
@@ -137,35 +137,33 @@ def test_withdrawing_cancels_only_what_that_function_would_choose() -> None:
     queue.withdraw(chooser, "not needed")
     with pytest.raises(errors.ClosureCancelledError, match="not needed"):
         withdrawn.remote.fetch()
-    assert queue.take(up_to(5), lambda: worker("a")) == [other]
+    assert queue.take(5, lambda: worker("a")) == [other]
 
 
 def test_withdrawing_wakes_those_who_may_take_what_is_left() -> None:
-    queue, woken = ClosureQueue(10, gate=RoundGate(1)), list[bool]()
-    queue.attach(lambda: woken.append(True))
+    queue = ClosureQueue(10, gate=RoundGate(2))
 
     def chooser(w: WorkerStatistics) -> bool:
         return True
 
-    put_one(queue, 0)
-    queue.take(up_to(1))
-    put_one(queue, 1, pin=chooser)
-    put_one(queue, 2)
-    assert queue.take(up_to(1), worker) == []
-    woken.clear()
+    put_one(queue, 0, slot=0)
+    queue.take(1)
+    put_one(queue, 1, pin=chooser, slot=0)
+    other, idle = put_one(queue, 2), queue.joined()
+    assert queue.sent(idle) == []
     queue.withdraw(chooser, "not needed")
-    assert woken
+    assert queue.sent(idle) == [other]
 
 
 def test_the_failure_of_a_detached_closure_is_its_own_alone() -> None:
     queue = ClosureQueue(10)
     detached = put_one(queue, 0, detached=True)
-    queue.take(up_to(1))
+    queue.take(1)
     waiting = put_one(queue, 1)
     fail(queue, detached, ValueError("boo"))
     with pytest.raises(ValueError, match="boo"):
         detached.remote.fetch()
-    assert queue.take(up_to(1)) == [waiting]
+    assert queue.take(1) == [waiting]
     assert not queue.done()
 
 
@@ -187,15 +185,13 @@ def test_options_of_the_wrong_kind_are_refused(given: dict[str, object], named: 
 # Cancelling what runs, and the rest
 
 
-def test_the_first_failure_wakes_the_lanes_so_that_they_ask_what_runs_to_stop() -> None:
-    calls: list[bool] = []
+def test_the_first_failure_asks_what_runs_to_stop() -> None:
     queue = ClosureQueue(10)
-    queue.attach(lambda: calls.append(queue.failing()))
     closures = [put_one(queue, number) for number in range(3)]
-    queue.take(up_to(3))
+    queue.take(3)
     for closure in closures[:2]:
         fail(queue, closure, ValueError("boo"))
-    assert calls == [True]
+    assert [asked.closures for _, asked in queue.told(CancelClosures)] == [[1, 2]]
     succeed(queue, closures[2])
     with pytest.raises(ValueError, match="boo"):
         queue.join(0)
@@ -238,7 +234,7 @@ def test_a_closure_that_waits_does_not_make_servers_remember_those_that_ended() 
     put_one(queue, 0, pin="absent")
     for number in range(1, 20):
         closure = put_one(queue, number)
-        assert queue.take(up_to(1)) == [closure]
+        assert queue.take(1) == [closure]
         succeed(queue, closure)
     assert queue.settled() == (0, 19)
 
@@ -246,9 +242,9 @@ def test_a_closure_that_waits_does_not_make_servers_remember_those_that_ended() 
 def test_a_closure_that_runs_again_keeps_its_commit_number() -> None:
     queue = ClosureQueue(100)
     closure = put_one(queue, 0)
-    queue.take(up_to(1))
+    queue.take(1)
     before = commit_of(closure)
     queue.put_back([closure], executing=1, lost="gone")
-    queue.take(up_to(1))
+    queue.take(1)
     assert commit_of(closure) == before == 0
     assert queue.settled() == ()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from psnb._src.coordinator.workers.figures import WorkerFigures
-from psnb._src.coordinator.workers.states import ConnectionState
+from psnb._src.coordinator.scheduling.figures import WorkerFigures
+from psnb._src.coordinator.scheduling.states import ConnectionState
 from psnb._src.utils.phases import PhaseStatistics
 
 READY = ConnectionState.READY

@@ -13,34 +13,55 @@ from msgspec.structs import replace
 from psnb._src.client.commit import UndecidedError, ask, end_round, resolve_in_doubt
 from psnb._src.client.requests import Request
 from psnb._src.coordinator.closures.options import ScheduleOptions
-from psnb._src.coordinator.scheduling.gates import ApplyRound, FlushGate, Gate, RoundGate, Step
-from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
-from psnb._src.coordinator.scheduling.work import NOT_TAKEN, Numbers, Work
+from psnb._src.coordinator.scheduling.doubts import Applied, Attempts
+from psnb._src.coordinator.scheduling.events import Balance, Heard, Joined, Left, Started
+from psnb._src.coordinator.scheduling.gates import (
+    ApplyRound,
+    Flush,
+    FlushGate,
+    Gate,
+    RoundGate,
+    Step,
+)
+from psnb._src.coordinator.scheduling.instructions import ReportSettled, Resolve, Send, Tell
+from psnb._src.coordinator.scheduling.work import Numbers, Work
+from psnb._src.coordinator.scheduling.worker_state import WorkerState
 from psnb._src.coordinator.workers.resolve import Resolver
+from psnb._src.monitor.events import EventKind
 from psnb._src.placement.layout import ShardId
+from psnb._src.protocol.messages import (
+    CancelClosures,
+    ClosureResults,
+    ClosuresReturned,
+    RecallClosures,
+    RevokeClosure,
+)
 from psnb._src.server.operations import EndRound, FenceCommits
+from psnb._src.utils.phases import PHASES
 from psnb.errors import ServerLostError, ServerUnresponsiveError
 from tests.coordinator.queues import ClosureQueue, commit_of, done, make_work, raised
 from tests.model.reconciler import Fences, Reconciler
 from tests.model.workers import Exchanging, StepAttempt, Worker, code
 from tests.model.world import World, once
 
+_SECONDS_A_STEP = 0.02
+"""What the scheduler takes a step of the world for: closures are sent ahead, and called back."""
+
 
 class _Resolver(Resolver):
-    """Asks over the simulated network instead of in a thread."""
+    """Asks over the simulated network instead of in a task."""
 
-    def __init__(self, notebook: Notebook, exchanging: bool) -> None:
-        leases = LeaseRegistry()
-        super().__init__(notebook.queue.scheduler, notebook, leases, exchanging)  # type: ignore[arg-type]
+    def __init__(self, notebook: Notebook) -> None:
+        queue = notebook.queue
+        super().__init__(queue.scheduler, notebook, queue.handle)  # type: ignore[arg-type]
         self._notebook = notebook
 
     def _find_out(
         self,
-        attempts: Any,
-        closed: Any,
-        settle: Callable[[Any], None],
-        closures: Sequence[Work],
-        on_error: Callable[[bytes], None] = lambda error: None,
+        attempts: Attempts,
+        closed: Sequence[str],
+        settle: Callable[[Applied], None],
+        fail: Callable[[bytes], None],
     ) -> None:
         notebook = self._notebook
 
@@ -56,7 +77,9 @@ class _Resolver(Resolver):
 
 
 class Notebook(Reconciler):
-    """Queue, resolver and reconciler, on servers that hold a table of numbers on each shard.
+    """Scheduler, resolver and reconciler, on servers that hold a table of numbers on each shard.
+
+    The scheduler decides which worker gets what; its instructions go over the simulated network.
 
     Parameters
     ----------
@@ -74,16 +97,24 @@ class Notebook(Reconciler):
         super().__init__(world, servers, shards, replicas)
         gates: dict[str, Gate] = {"async": Gate(), "sync": RoundGate(3), "geo": FlushGate()}
         self._steps: list[Step] = []
-        self.queue = ClosureQueue(10_000, gate=gates[mode])
-        self.queue.attach(on_step=self._steps.append)
-        self.resolver = _Resolver(self, mode == "geo")
+        self.queue = ClosureQueue(
+            10_000, gate=gates[mode], clock=lambda: world.steps * _SECONDS_A_STEP
+        )
+        self.resolver = _Resolver(self)
+        self.queue.on = {
+            Send: self._send,
+            Tell: self._tell,
+            Resolve: lambda each: self.resolver.resolve(each.doubt),
+            ReportSettled: lambda each: self.tell(),
+            ApplyRound: self._steps.append,
+            Flush: self._steps.append,
+        }
         self.closures: list[Work] = []
         self.rows = Numbers()
         self.mode = mode
         self.workers: list[Worker] = []
+        self._of: dict[WorkerState, Worker] = {}
         self.sessions: list[Worker] = []  # those that were given up, too
-        for _ in range(workers):
-            self._start_worker()
         # Where each attempt of a step writes, by its row, and since when it runs.
         self.wrote: dict[tuple[int, int], tuple[tuple[ShardId, ...], int]] = {}
         self.rounds: dict[int, tuple[tuple[int, ...], Any]] = {}  # closures, and what came of it
@@ -93,6 +124,8 @@ class Notebook(Reconciler):
         self.doubts: list[tuple[Work, set[int]]] = []  # who asked about the exchange of whom
         self._flushing: set[Worker] = set()
         self._flush_error: Exception | None = None
+        for _ in range(workers):
+            self._start_worker()
 
     def shards_of(self, name: str) -> tuple[ShardId, ...]:
         return ()
@@ -111,36 +144,39 @@ class Notebook(Reconciler):
         left = [each for each in self.closures if not each.remote.done()]
         if left:
             remote = random.choice(left).remote
-            closure = self.queue.cancel(remote, in_flight=self.mode != "geo")
+            opened = self.queue.cancel_one(remote, in_flight=self.mode != "geo")
             self.world.counts["closures cancelled"] += remote.done()
-            if closure is not None:
-                self.world.counts["closures revoked"] += 1
-                self.resolver.revoke(closure)
+            self.world.counts["closures revoked"] += opened is not None
 
     def feed(self) -> None:
-        """Give a worker something to do."""
-        idle = [w for w in self.workers if len(w.load) < 2]
-        if idle:
-            worker = self.world.random.choice(idle)
-
-            def admit(closure: Work) -> bool:
-                if closure.execution is NOT_TAKEN:
-                    closure.granted = closure.options.steps
-                return len(worker.load) < 2 and not worker.load
-
-            for closure in self.queue.take(admit):
-                worker.load.append(closure)
-                execution = closure.execution
-                step = StepAttempt(closure.number, execution.commit, execution.attempt)
-                sent = closure, step, closure.left, self.layout.version
-                begin = once(lambda sent=sent: worker.begin(*sent))
-                self.world.send(worker, begin, lost=lambda: self.broken(worker))
+        """Let time pass for the scheduler, and do what the gate wants."""
+        self.queue.handle(Balance())
         while self._steps:
             step = self._steps.pop()
             if isinstance(step, ApplyRound):
                 self._apply(step)
             else:
                 self._flush()
+
+    def _send(self, instruction: Send) -> None:
+        worker = self._of[instruction.worker]
+        for closure in instruction.closures:
+            execution = closure.execution
+            step = StepAttempt(closure.number, execution.commit, execution.attempt)
+            arrive = once(partial(worker.arrive, closure, step, closure.left, self.layout.version))
+            self.world.send(worker, arrive, lost=partial(self.broken, worker))
+
+    def _tell(self, instruction: Tell) -> None:
+        worker, message = self._of[instruction.worker], instruction.message
+        match message:
+            case RecallClosures(closures=closures) | CancelClosures(closures=closures):
+                stop = partial(worker.stop, closures)
+            case RevokeClosure(closure=closure):
+                stop = partial(worker.stop, [closure])
+            case _:
+                raise AssertionError(message)
+        self.world.counts[type(message).__name__] += 1
+        self.world.send(worker, once(stop), lost=partial(self.broken, worker))
 
     def settled(self) -> FenceCommits:
         """Return what tells a shard which commits it may forget."""
@@ -156,7 +192,7 @@ class Notebook(Reconciler):
         """Take in nothing any more; workers live on, and what was sent may arrive."""
         self.world.forget(self, random)
         for worker in self.sessions:
-            worker.lost, worker.load = True, []
+            worker.lost = True
 
     def heard(
         self,
@@ -168,24 +204,31 @@ class Notebook(Reconciler):
         pushed: bool,
         key: tuple[str, int] | None,
     ) -> None:
-        """Take a result, unless the session is over, or it came before."""
-        if worker.lost or closure not in worker.load:
+        """Take a result, unless the session is over."""
+        if worker.lost:
             return
-        worker.load.remove(closure)
         self.ran[closure.id] = worker
         if isinstance(worker, Exchanging) and key is not None:
             self.doubts.append((closure, worker.sent[key[1]]))
+        results = []
         if ending:
-            result = done(closure, payload, steps=steps, pushed=pushed)
-            self.queue.settle([result], worker.name)
-            return
-        if steps:
-            self.queue.settle([done(closure, steps=steps, ended=False)], worker.name)
-        if key is not None:
-            _, result = done(closure, payload, steps=0, pushed=pushed)
-            self.resolver.ask(closure, replace(result, in_doubt=key), worker.name)
+            results = [done(closure, payload, steps=steps, pushed=pushed)[1]]
         else:
-            self.queue.settle([raised(closure, payload)], worker.name)
+            if steps:
+                results = [done(closure, steps=steps, ended=False)[1]]
+            if key is not None:
+                _, result = done(closure, payload, steps=0, pushed=pushed)
+                results += [replace(result, in_doubt=key)]
+            else:
+                results += [raised(closure, payload)[1]]
+        timed = [replace(each, seconds=_SECONDS_A_STEP) for each in results]
+        self.queue.handle(Heard(worker.state, ClosureResults([], [], [0.0] * len(PHASES), timed)))
+
+    def returned(self, worker: Worker, closures: Sequence[int]) -> None:
+        """Take closures back that were not begun, unless the session is over."""
+        if not worker.lost:
+            self.world.counts["closures returned"] += len(closures)
+            self.queue.handle(Heard(worker.state, ClosuresReturned(closures)))
 
     def broken(self, worker: Worker) -> None:
         """See that a worker's connection broke: it is given up, alive or not."""
@@ -194,10 +237,9 @@ class Notebook(Reconciler):
     def give_up(self, worker: Worker) -> None:
         if not worker.lost:
             worker.lost = True
-            load, worker.load = worker.load, []
             self.workers.remove(worker)
             self._start_worker()
-            self.resolver.lose(load, len(load), "it was lost", worker.name, worker.session, worker)
+            self.queue.handle(Left(worker.state, EventKind.WORKER_LOST, "was lost"))
             self._flushed(worker)
 
     def _start_worker(self) -> None:
@@ -205,6 +247,8 @@ class Notebook(Reconciler):
         worker = made(self.world, len(self.sessions), self)
         self.workers.append(worker)
         self.sessions.append(worker)
+        self._of[worker.state] = worker
+        self.queue.handle(Joined(worker.state), Started(worker.state))
 
     # What the gate wants.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from psnb._src.client.commit import commit as commit_on
 from psnb._src.client.direct import CommitNumbers
 from psnb._src.client.requests import Request
 from psnb._src.coordinator.scheduling.work import Work
+from psnb._src.coordinator.scheduling.worker_state import WorkerState
 from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.errors import pack_error
 from psnb._src.protocol.messages import exchange_writer
@@ -21,10 +23,13 @@ from psnb._src.server.tables.operations import AddRows, OnTable, PushGradient, R
 from psnb._src.worker.reports import remembered
 from psnb.errors import ServerLostError
 from tests.model.reconciler import ROOM, TABLE
-from tests.model.world import Process, World
+from tests.model.world import Process, World, once
 
 if TYPE_CHECKING:
     from tests.model.notebook import Notebook
+
+
+_THREADS = 2
 
 
 def code(attempt: int) -> int:
@@ -56,8 +61,35 @@ class Worker(Process):
     def __init__(self, world: World, session: int, notebook: Notebook) -> None:
         super().__init__(world, f"worker-{session}")
         self.session, self.notebook = session, notebook
-        self.load: list[Work] = []
+        self.state = WorkerState(self.name, f"tcp://{self.name}", session, session, 3)
+        self.state.threads = _THREADS
+        self.running: set[int] = set()
+        self.waiting: list[tuple[Work, StepAttempt, int, int]] = []
+        self.stopping: set[int] = set()  # to end with the step that they do
         self.lost = False  # the notebook has given it up
+
+    def arrive(self, closure: Work, step: StepAttempt, left: int, layout: int) -> None:
+        """Run a closure when there is a free thread."""
+        self.waiting.append((closure, step, left, layout))
+        self._begin_waiting()
+
+    def stop(self, closures: Sequence[int]) -> None:
+        """Return what is not begun of closures; the others end with the step that they do."""
+        self.stopping |= self.running.intersection(closures)
+        back = [each[0].id for each in self.waiting if each[0].id in closures]
+        if back:
+            self.waiting = [each for each in self.waiting if each[0].id not in closures]
+            self.world.send(
+                self.notebook,
+                once(partial(self.notebook.returned, self, back)),
+                lost=partial(self.notebook.broken, self),
+            )
+
+    def _begin_waiting(self) -> None:
+        while self.waiting and len(self.running) < _THREADS:
+            closure, *rest = self.waiting.pop(0)
+            self.running.add(closure.id)
+            self.begin(closure, *rest)
 
     def begin(self, closure: Work, step: StepAttempt, left: int, layout: int) -> None:
         """Run a closure: for each step read, write to some shards, commit."""
@@ -91,7 +123,8 @@ class Worker(Process):
                 self._report(closure, None, result, done, outcome.commit[:2])
             elif isinstance(outcome, Exception):
                 self._report(closure, False, pack_error(outcome), done)
-            elif left == 1:
+            elif left == 1 or closure.id in self.stopping:
+                notebook.world.counts["long closures stopped"] += left > 1
                 self._report(closure, True, result, done + 1)
             else:
                 notebook.world.counts["steps of long closures"] += 1
@@ -145,11 +178,14 @@ class Worker(Process):
             self.notebook,
             closure.execution.round is not None and ending is not False,
         )
+        self.running.discard(closure.id)
+        self.stopping.discard(closure.id)
         self.world.send(
             notebook,
-            lambda: notebook.heard(self, closure, ending, payload, steps, pushed, key),
+            once(lambda: notebook.heard(self, closure, ending, payload, steps, pushed, key)),
             lost=lambda: notebook.broken(self),
         )
+        self._begin_waiting()
 
 
 class Exchanging(Worker):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from psnb._src.coordinator.workers.states import ConnectionState
+from psnb._src.coordinator.scheduling.states import ConnectionState
 from psnb._src.monitor.states import (
     WORKER_TONES,
     coordinator_state,

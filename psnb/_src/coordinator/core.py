@@ -53,7 +53,7 @@ from psnb._src.monitor.training_clock import EpochCount, TrainingClock
 from psnb._src.monitor.viewed import OptimizerState, Records
 from psnb._src.protocol.dask_futures import GivenFutures
 from psnb._src.protocol.errors import unpack_error
-from psnb._src.protocol.modes import Geo, Mode, Sync
+from psnb._src.protocol.modes import Mode, Sync
 from psnb._src.strategy.core import StrategyCore
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.labels import Labels
@@ -125,12 +125,15 @@ class CoordinatorCore:
         self.records = records = Records.empty(unpack_error)
         self.leases = LeaseRegistry(mode.closures if isinstance(mode, Sync) else None)
         scheduler = Scheduler(records.events, gate_for(mode), self.leases, ended=strategy.ended)
-        self.queue = ClosureQueue(settings.max_queue_size, scheduler, event_loop(strategy.client))
+        loop = event_loop(strategy.client)
+        executor = Executor(scheduler, strategy, records, loop)
+        self.queue = ClosureQueue(settings.max_queue_size, scheduler, executor.handle, loop)
         self.id = self.queue.name
         self.broadcasts = Broadcasts(self.schedule, self.worker_names, self.queue)
         self.resources = ResourceRegistry(self.broadcasts.ask)
-        self.resolver = Resolver(scheduler, strategy, self.leases, isinstance(mode, Geo))
+        self.resolver = Resolver(scheduler, strategy, executor.handle)
         services = Services(
+            executor.handle,
             scheduler,
             self.resources,
             self.leases,
@@ -143,14 +146,13 @@ class CoordinatorCore:
             strategy.what_is_lost,
         )
         self.membership = Membership(strategy.client, strategy.closure_workers, services)
-        self._cancel = self.membership.cancel  # one object for all remote values
+        self._cancel = self.queue.cancel  # one object for all remote values
         strategy.servers.on_end = self.membership.give_up
-        answer = self.queue.inbox.look
+        self.resources.on_change = self.membership.send_resources
         # Weakly: failures are the user's, who may keep one for longer than the strategy.
         failed = partial(_note, records.failures, self.resources, weakref.ref(strategy))
-        executor = Executor(scheduler, self.membership, strategy, records, failed, answer)
-        scheduler.carry_out = executor.carry_out
-        self.resources.on_change = self.membership.wake_all
+        executor.attach(self.membership, self.resolver, failed, self.queue.inbox.look)
+        self.membership.start()
         self.saving, self.live = Saving(records.events), LiveView()
         self._functions = FunctionRegistry(strategy.uploads)
         self._ids, self._numbers = itertools.count(), Numbers()
@@ -380,7 +382,6 @@ class CoordinatorCore:
             As for `drain`.
         """
         with uninterrupted, self.queue.barrier():
-            self.membership.call_back()
             self.queue.wait_until_nothing_runs(timeout)
             yield
 

@@ -26,6 +26,18 @@ from functools import partial
 from psnb._src.coordinator.closures.failures import raise_failed
 from psnb._src.coordinator.closures.options import WorkerPredicate
 from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue, Signal
+from psnb._src.coordinator.scheduling.events import (
+    BatchRound,
+    Cancel,
+    CancelQueued,
+    Close,
+    Event,
+    Hold,
+    Pause,
+    Release,
+    Resume,
+    Withdraw,
+)
 from psnb._src.coordinator.scheduling.scheduler import QueueStatistics, Scheduler
 from psnb._src.coordinator.scheduling.work import Work
 from psnb._src.utils.inbox import Inbox
@@ -54,7 +66,9 @@ class ClosureQueue:
     max_size : int
         How many closures may wait; `put` blocks beyond that.
     scheduler : Scheduler
-        It is changed on the loop only.
+        To look at, and take errors from, on the loop.
+    handle : callable
+        Has the scheduler take events in, and answers those who wait; on the loop.
     loop : asyncio.AbstractEventLoop
         The event loop that it belongs to.
 
@@ -67,10 +81,15 @@ class ClosureQueue:
     """
 
     def __init__(
-        self, max_size: int, scheduler: Scheduler, loop: asyncio.AbstractEventLoop
+        self,
+        max_size: int,
+        scheduler: Scheduler,
+        handle: Callable[..., None],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._max_size, self._scheduler, self.name = max_size, scheduler, scheduler.name
-        self.inbox = Inbox(loop, scheduler.turn, scheduler.add)
+        self._handle = handle
+        self.inbox = Inbox(loop, handle)
         self.inbox.trouble = scheduler.trouble
 
     def put(self, closure: Work) -> None:
@@ -115,42 +134,34 @@ class ClosureQueue:
             scheduler.clear_errors()
         if not scheduler.closed and scheduler.queued() >= self._max_size:
             return None
-        scheduler.add(closure)
+        self._handle(closure)
         return ([],)
 
     def _restore(self, ended: _Ended) -> None:
         self._scheduler.errors.restore(ended[0])
 
-    def pause(self, then: Callable[[], object] = bool) -> None:
-        """Hand out no closures until `resume`, and call a function on the loop; idempotent.
-
-        Both happen if an interrupt ends the waiting, too.
-        """
-
-        def pause() -> None:
-            self._scheduler.pause()
-            then()
-
-        self.inbox.ask(pause)
+    def pause(self) -> None:
+        """Hand out no closures until `resume`; idempotent. Workers return what is not begun."""
+        self.inbox.ask(partial(self._change, Pause()))
 
     def resume(self) -> None:
         """Undo `pause`; idempotent."""
-        self.inbox.ask(self._scheduler.resume)
+        self.inbox.ask(partial(self._change, Resume()))
 
     @contextmanager
     def barrier(self) -> Iterator[None]:
         """Hand out no closures while the block runs, but for the rest of a round that has begun.
 
-        This is not `pause`: what a `pause` or `resume` sets meanwhile holds after the block.
-        Barriers may nest and overlap. To be used in a section (`uninterrupted`): one that an
-        interrupt leaves behind would never end.
+        What workers have not begun comes back. This is not `pause`: what a `pause` or `resume` sets
+        meanwhile holds after the block. Barriers may nest and overlap. To be used in a section
+        (`uninterrupted`): one that an interrupt leaves behind would never end.
         """
-        scheduler = self._scheduler
-        self.inbox.ask(scheduler.hold, lambda _: scheduler.let_go())
+        handle = self._handle
+        self.inbox.ask(partial(handle, Hold()), lambda _: handle(Release()))
         try:
             yield
         finally:
-            self.inbox.post(self._scheduler.let_go)
+            self.inbox.post(Release())
 
     @contextmanager
     def filling(self) -> Iterator[None]:
@@ -158,20 +169,34 @@ class ClosureQueue:
 
         To be used in a section, like `barrier`.
         """
-        self.inbox.post(partial(self._scheduler.fill, 1))
+        self.inbox.post(BatchRound(1))
         try:
             yield
         finally:
-            self.inbox.post(partial(self._scheduler.fill, -1))
+            self.inbox.post(BatchRound(-1))
+
+    def cancel(self, remote: RemoteValue) -> bool:
+        """Begin to cancel a closure; return whether it is going to end; on the event loop.
+
+        One that a worker has is not cancelled where workers keep what was written.
+        """
+        kept = self._scheduler.gate.exchanges
+        self._handle(Cancel(remote, in_flight=not kept))
+        return not kept or remote.done()
 
     def cancel_queued(self) -> int:
         """Cancel the closures that wait, and return how many; running ones go on."""
 
         def cancel() -> int:
-            self._scheduler.require_open()
-            return len(self._scheduler.cancel_queued("the queue was emptied"))
+            before = self._scheduler.cancelled
+            self._change(CancelQueued("the queue was emptied"))
+            return self._scheduler.cancelled - before
 
         return self.inbox.ask(cancel)
+
+    def _change(self, event: Event) -> None:
+        self._scheduler.require_open()
+        self._handle(event)
 
     @uninterrupted
     def wait_until_nothing_runs(self, timeout: float | None) -> None:
@@ -276,11 +301,11 @@ class ClosureQueue:
         It does not wait for the loop: the garbage collector may call this anywhere, also where this
         thread holds what the loop needs.
         """
-        self.inbox.post(self._scheduler.close)
+        self.inbox.post(Close())
 
     def withdraw(self, chooser: WorkerPredicate, reason: str) -> None:
         """Cancel what waits for a worker that this very function chooses."""
-        self.inbox.post(partial(self._scheduler.withdraw, chooser, reason))
+        self.inbox.post(Withdraw(chooser, reason))
 
     def check_open(self) -> None:
         """Raise CoordinatorClosedError if it is closed."""

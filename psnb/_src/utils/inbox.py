@@ -16,7 +16,6 @@ import time
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
@@ -29,7 +28,7 @@ logger = logging.getLogger("psnb")
 T = TypeVar("T")
 
 _MOST_COMMANDS = 1024
-"""Commands in one turn: the loop has other work, too."""
+"""Commands that are carried out one after the other: the loop has other work, too."""
 
 _LOOP_MAY_END = 1.0
 """Seconds after which a waiting thread sees whether the loop runs."""
@@ -58,11 +57,10 @@ class Inbox:
     ----------
     loop : asyncio.AbstractEventLoop
         It runs in a thread of its own.
-    turn : callable
-        Returns a context in which the loop changes the object; at its end `look` is called.
-    take : callable
-        Called with what is posted and is no command. A closure is posted as it is: a command for
-        each, of objects that the garbage collector tracks, made scheduling take twice the time.
+    handle : callable
+        Called with what was posted and is no command, in its order, and also without arguments
+        after commands; it calls `look`. A closure is posted as it is: a command for each, of
+        objects that the garbage collector tracks, made scheduling take twice the time.
 
     Attributes
     ----------
@@ -73,13 +71,12 @@ class Inbox:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        turn: Callable[[], AbstractContextManager[object]],
-        take: Callable[[Any], object] = bool,
+        handle: Callable[..., object],
     ) -> None:
-        self._loop, self._turn, self._take = loop, turn, take
+        self._loop, self._handle = loop, handle
         self.trouble: Callable[[Any], str] = lambda waited: ""
         self._commands: deque[Any] = deque()
-        self._unseen = 0  # carried out in this turn, with effects that are not visible yet
+        self._unseen = 0  # carried out, with effects that may not be visible yet
         self._woken = False  # `run` is going to be called
         self._waiters: list[tuple[Callable[[], object], Waiter]] = []  # the loop's alone
         # Held by the thread that carries out commands once the loop is closed; `_orphan` is its id.
@@ -94,7 +91,7 @@ class Inbox:
         return runs_here(self._loop)
 
     def post(self, command: Callable[[], object] | object) -> None:
-        """Have a command carried out, or an item taken; that must not raise."""
+        """Have a command carried out, or an event handled; that must not raise."""
         main = get_ident() == uninterrupted.main
         if main:  # an interrupt in between would leave a command that nothing wakes
             uninterrupted.begin()  # not `with`, which takes twice the time: each closure comes here
@@ -116,8 +113,10 @@ class Inbox:
         If an interrupt ends the waiting, ``undo`` is called on the loop with its result.
         """
         if self.here():
-            with self._turn():
+            try:
                 return command()
+            finally:
+                self._handle()
         answer: Answer[T] = Answer()
         try:
             self.post(partial(answer.give, command))
@@ -137,7 +136,7 @@ class Inbox:
     ) -> T | None:
         """Wait until ``ready`` returns something true, and return that; None after a timeout.
 
-        It is called on the loop, immediately and at the end of each turn, until it is true. Its
+        It is called on the loop, immediately and when something was handled, until it is true. Its
         exceptions are raised here. If an interrupt ends the waiting, ``undo`` is called on the loop
         with its result. ``look`` is called here meanwhile, ten times a second.
 
@@ -196,7 +195,7 @@ class Inbox:
             answer.set_exception(error)
 
     def look(self) -> bool:
-        """Evaluate the conditions of waiters; on the loop, at the end of each turn.
+        """Evaluate the conditions of waiters; on the loop, when something was handled.
 
         Returns whether there were waiters; they may have changed the object.
         """
@@ -222,20 +221,31 @@ class Inbox:
 
     def _carry_out(self) -> None:
         self._woken = False  # before: later posts wake it again
-        with self._turn():
-            for _ in range(_MOST_COMMANDS):
-                if not self._commands:
-                    break
-                try:
-                    command = self._commands[0]
-                    command() if callable(command) else self._take(command)
-                except BaseException:  # a fault: the other commands must not wait for ever
-                    with contextlib.suppress(Exception):  # of a user's handler or filter
-                        logger.exception("psnb: a command failed")
-                finally:
-                    self._unseen += 1
-                    self._commands.popleft()
+        events: list[Any] = []  # that were posted one after the other
+        for _ in range(_MOST_COMMANDS):
+            if not self._commands:
+                break
+            command = self._commands[0]
+            try:
+                if callable(command):
+                    if events:
+                        self._try(self._handle, *events)
+                        events = []
+                    self._try(command)
+                else:
+                    events.append(command)
+            finally:
+                self._unseen += 1
+                self._commands.popleft()
+        self._try(self._handle, *events)
         self._unseen = 0
+
+    def _try(self, command: Callable[..., object], *events: Any) -> None:
+        try:
+            command(*events)
+        except BaseException:  # a fault: the other commands must not wait for ever
+            with contextlib.suppress(Exception):  # of a user's handler or filter
+                logger.exception("psnb: a command failed")
 
     def _wake(self) -> None:
         try:

@@ -196,7 +196,7 @@ class RemoteValue(InputReference, SaysWhatToUse):
             return ("",)
         return (found,) if (found := self._trouble()) else None
 
-    def owe_effect(self, begin: Callable[[], str]) -> None:
+    def await_round(self, begin: Callable[[], str]) -> None:
         """Note, on the loop, that what it pushed is not applied; for the scheduler only.
 
         Parameters

@@ -211,7 +211,7 @@ def as_they_end(
         steps[:] = [each for each in waiting if isinstance(each, StepValues)]
         ended = (in_order and waiting[0].done()) or core.queue.inbox.wait(ready, _LOOK_AGAIN)
         if not ended:
-            core.membership.wake()
+            core.membership.look_again()
             require_progress(waiting)
         elif in_order:  # one: the next takes its place before the second is looked at
             yield waiting.pop(0)

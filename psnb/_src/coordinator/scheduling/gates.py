@@ -52,6 +52,9 @@ class Gate:
     limits = False
     """Whether it may ever refuse; then no worker is sent more than it can begin at once."""
 
+    exchanges = False
+    """Whether workers keep updates, and commit those of several closures together."""
+
     round: int | None = None
     """The round of the closures that begin now, if there are rounds."""
 
@@ -231,6 +234,8 @@ class StalenessGate(Gate):
 
 class FlushGate(Gate):
     """Lets everything begin; before the queue says that all is done, workers send their updates."""
+
+    exchanges = True
 
     def __init__(self) -> None:
         self._held = self._wanted = self._flushing = False

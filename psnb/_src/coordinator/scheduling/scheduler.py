@@ -1,62 +1,84 @@
-"""Scheduler: all closures of a coordinator and their outcomes. Pure, without locks.
+"""Scheduler: all closures of a coordinator, its workers, and their outcomes. Pure, without locks.
 
-After TensorFlow's ``_CoordinatedClosureQueue``, and distributed's state machine of a worker. It
-belongs to the event loop: connections to workers `take`, `settle` and `put_back` closures, and what
-other threads want comes through an `Inbox` (see `psnb._src.coordinator.queue`). All that changes it
-happens in a *turn*: at the end of the outermost one the new `statistics` are published, and those
-who wait are answered.
+After TensorFlow's ``_CoordinatedClosureQueue``, and distributed's state machine of a worker:
+`Scheduler.handle` takes in what has happened (`events`) and returns what is to be done
+(`instructions`). It belongs to the event loop (`psnb._src.coordinator.workers.executor`), knows
+neither connections nor servers, and calls nobody.
 
-A queued closure waits for a worker (`Waiting` knows the order) or for the results of other closures
-(`Dependents`). When one of those fails, its dependents fail with it; their errors are not
+A queued closure waits for a worker (`Dispatcher` knows which gets it) or for the results of other
+closures (`Dependents`). When one of those fails, its dependents fail with it; their errors are not
 collected, as they would only repeat the first. One that a worker has taken is in flight
 (`InFlight`) until it is known how it has ended; or it is queued again, as if it had never been
-taken. After the first failure every queued closure is cancelled.
+taken. If only the servers know, it is in `Doubt`. After the first failure every queued closure is
+cancelled.
 
 A `Gate` decides by the update mode which closures may begin. It asks for steps, which are
-instructions, and `stepped` says that one is done; nothing is over before that.
+instructions, and `StepTaken` says that one is done; nothing is over before that.
 """
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import NamedTuple, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from msgspec.structs import replace
 
 from psnb._src.coordinator.closures.failures import FailedClosures
-from psnb._src.coordinator.closures.options import Pin, WorkerPredicate
 from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue
+from psnb._src.coordinator.scheduling import events as events_
 from psnb._src.coordinator.scheduling.dependents import Dependents
+from psnb._src.coordinator.scheduling.dispatcher import Dispatcher
+from psnb._src.coordinator.scheduling.doubts import (
+    Applied,
+    LastCommit,
+    LostWorker,
+    Revoked,
+    attempts_of,
+    failed,
+    lost_exchange,
+    steps_applied,
+)
 from psnb._src.coordinator.scheduling.gates import Gate
 from psnb._src.coordinator.scheduling.in_flight import InFlight
 from psnb._src.coordinator.scheduling.instructions import (
+    BalanceLater,
     CallBack,
-    Dispatch,
-    EndLong,
+    EndSession,
     Instruction,
     RecordFailure,
     RecordStates,
+    RecordSteps,
+    ReportSettled,
+    Resolve,
+    Send,
+    Tell,
 )
 from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
-from psnb._src.coordinator.scheduling.waiting import Waiting
+from psnb._src.coordinator.scheduling.load import RECALL_SECONDS
+from psnb._src.coordinator.scheduling.states import ConnectionState
 from psnb._src.coordinator.scheduling.work import NOT_TAKEN, Work
+from psnb._src.coordinator.scheduling.worker_state import WorkerState
 from psnb._src.monitor.events import EventKind, EventLog
-from psnb._src.monitor.statistics import WorkerStatistics
+from psnb._src.protocol import messages
 from psnb._src.protocol.errors import pack_error, packed_text
 from psnb._src.protocol.messages import ClosureResult
 from psnb._src.utils.range_set import Bounds
-from psnb._src.utils.text import counted, text_of
+from psnb._src.utils.text import counted
 from psnb._src.worker.reports import split_front
 from psnb.errors import (
     CoordinatorClosedError,
-    PsnbError,
     ServerUnresponsiveError,
     WorkerLostError,
 )
 
 LONG_PRIORITY = 0
 """The priority of long ones: `run_epoch` gives them no other."""
+
+
+LEAST_REPORTED = 64
+"""The fewest settled commits that servers hear of at once."""
 
 
 class QueueStatistics(NamedTuple):
@@ -87,29 +109,25 @@ class Scheduler:
         What steps have taken from leased datasets: it is done, or free again.
     ended : callable, optional
         Returns why what it schedules for cannot be used any more, and what to do; None if it can.
+    clock : callable, optional
+        Returns a time in seconds.
 
     Attributes
     ----------
     name : str
         Unique: the writer of its closures' commits.
-    carry_out : callable
-        Called at the end of each turn with the instructions that it has led to, to carry them out
-        and answer those who wait; returns whether that may have changed something.
     gate : Gate
         As given.
-    waiting : Waiting
-        Those that wait for a worker.
+    dispatcher : Dispatcher
+        Workers, and closures that wait for one.
     in_flight : InFlight
         Those that workers have.
     errors : FailedClosures
         Those whose errors wait to be raised.
-    paused, closed : bool
-        Whether none are handed out at present, or none any more.
-    holds : int
-        How many hold dispatch, each for a moment: then closures begin only to fill a round that has
-        begun. Apart from ``paused``, which is the user's.
-    filling : int
-        How many put the closures of a round at this moment: what they lack comes at once.
+    closed : bool
+        Whether none are handed out any more.
+    cancelled : int
+        How many were cancelled.
     statistics : QueueStatistics
         As of the end of the last turn; any thread may read it.
     busy : bool
@@ -122,106 +140,77 @@ class Scheduler:
         gate: Gate | None = None,
         leases: LeaseRegistry | None = None,
         ended: Callable[[], CoordinatorClosedError | None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = uuid.uuid4().hex
-        self.carry_out: Callable[[Sequence[Instruction]], object] = bool
         self.gate = Gate() if gate is None else gate
-        self.waiting, self.in_flight, self.errors = Waiting(), InFlight(), FailedClosures()
-        self.paused = self.closed = False
-        self.holds = self.filling = 0
+        self.dispatcher, self.in_flight = Dispatcher(self.gate, clock), InFlight()
+        self.errors, self.closed, self.cancelled = FailedClosures(), False, 0
+        self._waiting = self.dispatcher.waiting
         self._events = EventLog() if events is None else events
         self._leases, self._ended = LeaseRegistry() if leases is None else leases, ended
         self._dependents = Dependents()
-        self._hungry = False  # a connection got fewer closures than it had room for
         self._long = 0  # how many long ones have not ended
-        self._instructions: list[Instruction] = []  # of the turn that is under way
-        # Of these, what is wanted once only.
-        self._wake = False
+        self._batching = 0  # how many put the closures of a round at this moment: they come at once
+        self._awaiting_round: list[RemoteValue] = []  # their rounds are not applied
+        self._completed = self._failed = self._retried = self._next_number = 0
+        self._handling = 0  # turns that are under way, each within the one before
+        self._instructions: list[Instruction] = []
+        # What is wanted at the end of the turn: idle workers may get something; long ones should
+        # end, on a worker or (None) all; what runs should stop early.
+        self._wake = self._stop = self._balancing = False
         self._end_long: set[str | int | None] = set()
-        self._turns = 0  # those that are under way, each within the one before
-        self._owing: list[RemoteValue] = []  # their rounds are not applied
-        self._completed = self._failed = self._cancelled = self._retried = 0
-        self._next_number = 0
+        self._handlers: dict[type, Callable[[Any], object]] = {
+            Work: self._submit,
+            events_.Heard: self._hear,
+            events_.Joined: self._join,
+            events_.Started: self._start,
+            events_.Leaving: lambda event: self._drain(event.worker, event.why),
+            events_.Left: self._leave,
+            events_.CountWorkers: self._count,
+            events_.SetThreads: self._set_threads,
+            events_.Decided: self._decide,
+            events_.Blocked: lambda event: self.in_flight.block(str(event.error)),
+            events_.StepTaken: self._end_step,
+            events_.Pause: self._pause,
+            events_.Resume: self._resume,
+            events_.Hold: self._hold,
+            events_.Release: self._release,
+            events_.BatchRound: self._batch_round,
+            events_.Cancel: self._cancel_one,
+            events_.CancelQueued: lambda event: self._cancel_queued(event.reason),
+            events_.Withdraw: self._withdraw,
+            events_.FailWaiting: self._fail_waiting,
+            events_.LookAgain: self._look_again,
+            events_.Balance: self._balance,
+            events_.Close: self._close,
+        }
         self._publish()
 
-    @contextmanager
-    def turn(self, *, taking: bool = False) -> Iterator[None]:
-        """Change it in the block; at the end those who wait see what has changed.
+    def handle(self, *happened: events_.Event) -> list[Instruction]:
+        """Take events in, one after the other; return what is to be done, in this order.
 
-        While closures are only taken nothing can begin that could not before.
+        Within a call of `handle`, as from a user's function that chooses workers, it returns
+        nothing: what is to be done comes with that call. After an exception it comes with the next.
         """
-        self._turns += 1
+        self._handling += 1
         try:
-            yield
+            for event in happened:
+                self._handlers[type(event)](event)
         finally:
-            try:
-                if self._turns == 1:
-                    if not self.closed and not taking:
-                        self.go_on()
-                    self._publish()
-                    if self.carry_out(self._take_instructions()):
-                        self._publish()  # who waited for room may have put a closure
-                    while self._pending():
-                        self.carry_out(self._take_instructions())
-                        self._publish()
-            finally:
-                self._turns -= 1
+            if self._handling == 1:
+                self._end_turn()
+            self._handling -= 1
+        if self._handling:
+            return []
+        instructions, self._instructions = self._instructions, []
+        return instructions
 
-    def _pending(self) -> bool:
-        return bool(self._instructions or self._wake or self._end_long)
-
-    def _take_instructions(self) -> Sequence[Instruction]:
-        if not self._pending():
-            return ()  # nearly always
-        ending = {None} if None in self._end_long else self._end_long
-        taken = [*self._instructions, *map(EndLong, ending)]
-        if self._wake:
-            taken.append(Dispatch())
-        self._instructions, self._end_long, self._wake = [], set(), False
-        return taken
-
-    def _publish(self) -> None:
-        queued, in_flight = self.queued(), len(self.in_flight)
-        self.busy = bool(queued or in_flight) and not self.closed and not self.in_flight.blocked_by
-        self.statistics = QueueStatistics(
-            queued,
-            in_flight,
-            self._completed,
-            self._failed,
-            self._cancelled,
-            self._retried,
-            bool(self.errors),
-            self.paused,
-            self.closed,
-            self._next_number,
-        )
+    # What callers ask; on the loop.
 
     def queued(self) -> int:
         """Return how many closures wait for a worker or for the results of others."""
-        return len(self.waiting) + len(self._dependents)
-
-    def add(self, closure: Work) -> None:
-        """Queue a closure; if an input has failed or was cancelled, it fails.
-
-        After a failure, which its caller could not know yet, it is cancelled as all others are.
-        """
-        self._long += closure.long
-        if self.closed:
-            self._cancel(closure, "the coordinator was closed")
-            return
-        try:
-            closure.call.take_inputs()  # some may have ended since its caller looked
-        except BaseException as error:  # what a user's __reduce__ raises, too
-            self.fail(closure, pack_error(error))
-            return
-        if not closure.call.missing():
-            self._wait(closure)
-        elif failed := _first(closure, (ClosureStatus.FAILED, ClosureStatus.CANCELLED)):
-            self.fail(closure, failed)
-        else:
-            self._dependents.add(closure)
-        if self.errors:
-            self.errors.cancelled += len(self.cancel_queued("an earlier closure failed"))
+        return len(self._waiting) + len(self._dependents)
 
     def require_open(self) -> None:
         """Raise CoordinatorClosedError if it is closed."""
@@ -242,7 +231,7 @@ class Scheduler:
         Nothing is left then, or the rest waits for a server that does not respond. Who holds
         dispatch does so for a moment: then it goes on.
         """
-        return self.closed or self._finished() or self._stuck(not self.paused)
+        return self.closed or self._finished() or self._stuck(not self.dispatcher.paused)
 
     def rests(self) -> bool:
         """Return whether nothing runs and all have had their effect, whatever is queued.
@@ -254,13 +243,13 @@ class Scheduler:
         """
         if self.closed or self.at_rest():
             return True
-        if self._stuck(self.begins()):
+        if self._stuck(self.dispatcher.begins()):
             self.raise_blocked()
         return False
 
     def may_raise(self) -> bool:
         """Return whether errors may be raised: nothing runs, or waits for what does not respond."""
-        return self.closed or not self.in_flight or self._stuck(not self.paused)
+        return self.closed or not self.in_flight or self._stuck(not self.dispatcher.paused)
 
     def raise_blocked(self) -> NoReturn:
         """Raise what the rest waits for: once; those who wait again get the error again."""
@@ -276,7 +265,7 @@ class Scheduler:
         """
         if not self.in_flight.blocked_by:
             return ""  # nearly always
-        if self._stuck(not self.paused):
+        if self._stuck(not self.dispatcher.paused):
             return self.in_flight.blocked_by
         return self._dependents.blocked(remote)
 
@@ -295,189 +284,499 @@ class Scheduler:
             self.raise_blocked()
         return self.errors.take()
 
+    def clear_errors(self) -> None:
+        """Begin closures again after `RemoteValue.fetch` has raised all errors that there are."""
+        if text := self.errors.clear():
+            self._events.add(EventKind.FAILURES_CLEARED, text)
+
+    def at_rest(self) -> bool:
+        """Return whether none runs and all have had their effect; if they have not, start that."""
+        begins = self.dispatcher.begins()
+        if self.in_flight or (self.dispatcher.holds and self._waiting and begins):
+            return False  # the latter: a round that has begun is filled first
+        if self._batching and begins and self.gate.midway():
+            return False  # likewise, with what is put at this moment
+        if self.gate.complete():
+            return True
+        self.gate.finish()
+        self._take_due_step()
+        return self.gate.complete()
+
+    def closed_attempts(self) -> tuple[Bounds, dict[int, int]]:
+        """Return the numbers of commits that have ended, and the attempts of others.
+
+        These are the attempts that were begun: servers must accept no commit of them any more. To
+        be called while nothing runs.
+        """
+        return self.in_flight.settled.bounds(), self.in_flight.closed_attempts(self._waiting)
+
     def _finished(self) -> bool:
         return not self.queued() and self.at_rest()
 
     def _stuck(self, begins: bool) -> bool:
         # Whether nothing runs, and what is left waits for a server that does not respond.
-        goes_on = self.waiting and begins and self.gate.open()
+        goes_on = self._waiting and begins and self.gate.open()
         return bool(self.in_flight.blocked_by) and not goes_on and not self.in_flight.running()
 
-    def pause(self) -> None:
-        """Hand out no closures until `resume`; idempotent."""
-        self.require_open()
-        if not self.paused:
-            self.paused = True
+    def _begin_effects(self) -> str:
+        """Apply a round that nothing else would fill; return what holds rounds up."""
+        if (not self._waiting or not self.dispatcher.begins()) and self.at_rest():
+            self._note_effects(None)
+        return "" if self.in_flight.running() else self.in_flight.blocked_by
+
+    # The end of a turn.
+
+    def _end_turn(self) -> None:
+        if not self.closed:
+            self._take_due_step()
+        if self._wake or (self.gate.limits and self._waiting):
+            self._wake = False
+            self._dispatch()
+        if self._end_long:
+            for worker in self.dispatcher.workers:
+                if not self._end_long.isdisjoint((None, worker.name, worker.index)):
+                    self._recall(worker, worker.load.long())
+            self._end_long = set()
+        if self._stop:
+            self._stop = False
+            self._stop_early()
+        self._publish()
+
+    def _take_due_step(self) -> None:
+        if (step := self.gate.due()) is not None:
+            self._instructions.append(step)
+
+    def _dispatch(self) -> None:
+        """Give idle workers what waits: no more of them than there is work for."""
+        idle = self.dispatcher.idle()
+        for worker in idle:
+            if not self.dispatcher.has_work():
+                return
+            self._feed(worker)
+        if self._long and idle and self._waiting.unpinned(LONG_PRIORITY):
+            self._end_long.add(None)  # none of them had room after all
+
+    def _feed(self, worker: WorkerState) -> None:
+        """Send a worker the closures that it should get now."""
+        taken, unplaced = self.dispatcher.take_for(worker)
+        for closure in taken:
+            self._set_status(closure, ClosureStatus.RUNNING)
+            self.in_flight.begin(closure)
+            closure.execution.round = self.gate.round
+        if taken:
+            self._instructions.append(Send(worker, taken))
+        for closure, error in unplaced:
+            self._fail(closure, error)
+        if self.dispatcher.is_idle(worker) and not self._balancing:
+            self._balancing = True
+            self._instructions.append(BalanceLater(RECALL_SECONDS))
+
+    def _stop_early(self) -> None:
+        # No closure is put until all in flight have ended and the error was raised: so all of these
+        # were put before that.
+        for worker in self.dispatcher.workers:
+            ids = {closure.id for closure in worker.load}
+            new, worker.asked_to_stop = ids - worker.asked_to_stop, ids
+            if new:
+                self._instructions.append(Tell(worker, messages.CancelClosures(sorted(new))))
+
+    def _publish(self) -> None:
+        queued, in_flight = self.queued(), len(self.in_flight)
+        self.busy = bool(queued or in_flight) and not self.closed and not self.in_flight.blocked_by
+        self.statistics = QueueStatistics(
+            queued,
+            in_flight,
+            self._completed,
+            self._failed,
+            self.cancelled,
+            self._retried,
+            bool(self.errors),
+            self.dispatcher.paused,
+            self.closed,
+            self._next_number,
+        )
+
+    # Workers.
+
+    def _join(self, event: events_.Joined) -> None:
+        worker = event.worker
+        worker.enter(ConnectionState.READY)
+        self.dispatcher.join(worker)
+        self._leases.enter(worker, worker.name)
+        text = f"{worker} has joined; its worker_index is {worker.index}"
+        self._events.add(EventKind.WORKER_JOINED, text, worker.name)
+
+    def _start(self, event: events_.Started) -> None:
+        worker = event.worker
+        worker.started = True
+        if self.dispatcher.threads is not None:
+            self._use_threads(worker)
+        self._feed(worker)
+
+    def _count(self, event: events_.CountWorkers) -> None:
+        self.dispatcher.num_workers = event.workers
+
+    def _set_threads(self, event: events_.SetThreads) -> None:
+        self.dispatcher.threads = event.threads
+        for worker in self.dispatcher.workers:
+            if worker.started:
+                self._use_threads(worker)
+                self._feed(worker)
+
+    def _use_threads(self, worker: WorkerState) -> None:
+        message = messages.UseThreads(self.dispatcher.threads)
+        self._instructions.append(Tell(worker, message))
+
+    def _drain(self, worker: WorkerState, why: str) -> None:
+        if worker.state is ConnectionState.READY:
+            worker.enter(ConnectionState.DRAINING)
+            closures = list(worker.load)
+            text = f"{worker} {why}; {len(closures)} in flight"
+            self._events.add(EventKind.WORKER_RETIRING, text, worker.name, closures)
+            self._call_back(worker)
+            self._end_if_drained(worker)
+
+    def _end_if_drained(self, worker: WorkerState) -> None:
+        if worker.state is ConnectionState.DRAINING and not worker.load:
+            self._instructions.append(EndSession(worker))
+
+    def _leave(self, event: events_.Left) -> None:
+        worker, was_open = event.worker, event.worker.state is not ConnectionState.CONNECTING
+        retired = event.kind is EventKind.WORKER_RETIRED
+        worker.enter(ConnectionState.RETIRED if retired else ConnectionState.LOST)
+        self.dispatcher.leave(worker)
+        closures = worker.load.clear()
+        if event.kind is not None:
+            self._events.add(event.kind, f"{worker} {event.why}", worker.name, closures)
+        if not was_open:
+            return
+        self._leases.leave(worker)
+        opened = self.in_flight.lose(closures)
+        asked = [each for each in closures if not each.remote.done()]
+        if not asked and not self.gate.exchanges:
+            self._leases.lose(worker)
+            return
+        running = [each for each in closures[: worker.load.threads] if each in opened]
+        doubt = LostWorker(
+            *(attempts_of(self.name, asked), opened, worker, asked, running),
+            f"{worker}: {event.why}",
+        )
+        self._instructions.append(Resolve(doubt))
+
+    def _hear(self, event: events_.Heard) -> None:
+        worker, message = event.worker, event.message
+        match message:
+            case messages.ClosureResults():
+                self._take_results(worker, message)
+            case messages.QuestionAsked():
+                answer = self._answer(worker, message.inquiry)
+                self._instructions.append(Tell(worker, messages.TakeAnswer(message.number, answer)))
+                return
+            case messages.ElementsTaken():
+                worker.load.note_taken(message.closure, worker.place, message.elements)
+            case messages.ClosuresReturned():
+                self._give_back([worker.load.remove(each) for each in message.closures])
+            case messages.SignOfLife():
+                worker.figures.memory = message.memory
+                worker.figures.note_activity(message.activity, message.seconds)
+            case messages.WorkerLeaves():
+                self._drain(worker, "was asked to end")
+        self._end_if_drained(worker)
+        self._feed(worker)
+
+    def _answer(self, worker: WorkerState, inquiry: messages.Inquiry) -> Any:
+        match inquiry:
+            case messages.AskLease():
+                return self._leases.lease(worker, inquiry)
+            case messages.BeginLease():
+                return self._leases.begin(worker, inquiry)
+            case messages.ReturnLease():
+                return self._leases.return_(worker, inquiry)
+            case messages.KeepResult():
+                return worker.load.keep(
+                    inquiry.closure, inquiry.attempt, inquiry.commit, inquiry.result
+                )
+        return True
+
+    def _recall(self, worker: WorkerState, closures: list[int]) -> None:
+        if worker.started and closures:
+            self._instructions.append(Tell(worker, messages.RecallClosures(closures)))
+
+    def _call_back(self, worker: WorkerState) -> None:
+        """Have a worker return all closures that it has not begun, and end long ones."""
+        load = worker.load
+        self._recall(worker, list(dict.fromkeys([*load.waiting(), *load.long()])))
+
+    def _balance(self, event: events_.Balance) -> None:
+        # Something that was sent ahead as short work may wait behind what turned out to be long.
+        self._balancing = False
+        if self.dispatcher.some_starve() and not self.dispatcher.has_work():
+            for worker, closures in self.dispatcher.overdue():
+                self._balancing = True
+                self._recall(worker, closures)
+        if self._balancing:
+            self._instructions.append(BalanceLater(RECALL_SECONDS))
+
+    def _look_again(self, event: events_.LookAgain) -> None:
+        self._wake = True
+
+    # What callers want.
+
+    def _submit(self, closure: Work) -> None:
+        """Queue a closure; if an input has failed or was cancelled, it fails.
+
+        After a failure, which its caller could not know yet, it is cancelled as all others are.
+        """
+        self._long += closure.long
+        if self.closed:
+            self._cancel(closure, "the coordinator was closed")
+            return
+        try:
+            closure.call.take_inputs()  # some may have ended since its caller looked
+        except BaseException as error:  # what a user's __reduce__ raises, too
+            self._fail(closure, pack_error(error))
+            return
+        if not closure.call.missing():
+            self._wait(closure)
+        elif failed := _first(closure, (ClosureStatus.FAILED, ClosureStatus.CANCELLED)):
+            self._fail(closure, failed)
+        else:
+            self._dependents.add(closure)
+        if self.errors:
+            self.errors.cancelled += len(self._cancel_queued("an earlier closure failed"))
+
+    def _pause(self, event: events_.Pause) -> None:
+        if not self.dispatcher.paused:
+            self.dispatcher.paused = True
             text = f"paused: {counted(self.queued(), 'closure')} waiting"
             self._events.add(EventKind.COORDINATOR_PAUSED, text)
+        for worker in self.dispatcher.workers:
+            self._call_back(worker)
 
-    def resume(self) -> None:
-        """Undo `pause`; idempotent."""
-        self.require_open()
-        if self.paused:
-            self.paused = False
+    def _resume(self, event: events_.Resume) -> None:
+        if self.dispatcher.paused:
+            self.dispatcher.paused = False
             text = f"resumed: {counted(self.queued(), 'closure')} waiting"
             self._events.add(EventKind.COORDINATOR_RESUMED, text)
             self._wake = True
 
-    def hold(self) -> None:
-        """Begin nothing until as many calls of `let_go`, but for the rest of a round."""
-        self.holds += 1
-        if self._long:
-            self._end_long.add(None)
+    def _hold(self, event: events_.Hold) -> None:
+        self.dispatcher.holds += 1
+        for worker in self.dispatcher.workers:
+            self._call_back(worker)
 
-    def fill(self, more: int) -> None:
-        """Note that one more puts the closures of a round, or one less."""
-        self.filling += more
+    def _release(self, event: events_.Release) -> None:
+        self.dispatcher.holds -= 1
+        self._wake = self._wake or not self.dispatcher.holds
 
-    def let_go(self) -> None:
-        """Undo `hold`."""
-        self.holds -= 1
-        self._wake = self._wake or not self.holds
+    def _batch_round(self, event: events_.BatchRound) -> None:
+        self._batching += event.more
 
-    def begins(self) -> bool:
-        """Return whether closures are handed out, if there are any and the gate admits them."""
-        return not self.paused and (not self.holds or self.gate.midway())
+    def _cancel_one(self, event: events_.Cancel) -> None:
+        remote = event.remote
+        if remote.done():
+            return
+        queued = self._waiting.remove(remote) or self._dependents.remove(remote)
+        if queued is not None:
+            self._cancel_with_dependents(queued)
+        elif event.in_flight and (found := self.in_flight.find(remote)) is not None:
+            closure, running = found
+            closure.execution.revoked = True
+            if running:
+                self.in_flight.lose([closure])
+                # In this order: what the worker gets after this is of a cancelled closure.
+                self._instructions += [
+                    Tell(worker, messages.RevokeClosure(closure.id))
+                    for worker in self.dispatcher.workers
+                    if closure in worker.load
+                ]
+                doubt = Revoked(attempts_of(self.name, [closure]), [closure])
+                self._instructions.append(Resolve(doubt))
 
-    def has_work(self) -> bool:
-        """Return whether a closure waits for a worker; if not, `Dispatch` says when one does."""
-        # A pinned closure may be psnb's own, which no gate holds up.
-        open_ = self.gate.open() or self.waiting.pinned()
-        if self.waiting and self.begins() and open_:
-            return True
-        self._hungry = True
-        return False
+    def _withdraw(self, event: events_.Withdraw) -> None:
+        for closure in self._waiting.take_pinned(event.chooser):
+            self._end_cancelled(closure, event.reason)
+        for closure in self.in_flight if self._long else ():
+            if closure.long and closure.options.worker is event.chooser:
+                closure.execution.withdrawn = event.reason
+                self._end_long.add(None)
 
-    def take(
-        self,
-        admit: Callable[[Work], bool],
-        worker: Callable[[], WorkerStatistics] | None = None,
-    ) -> list[Work]:
-        """Take closures to run.
+    def _fail_waiting(self, event: events_.FailWaiting) -> None:
+        if not self._waiting:
+            return
+        waiting = self._waiting.take_all()
+        packed = pack_error(event.error)
+        # One error for all of them: as many copies would only hide it.
+        self.errors.add(waiting[0].remote)
+        for closure in waiting:
+            self._end_failed(closure, packed)
+        self._cancel_queued("there was no worker")
 
-        If all were admitted, `Dispatch` says when there are more.
+    def _close(self, event: events_.Close) -> None:
+        reason = "the coordinator was closed"
+        if not self.closed:
+            self._events.add(EventKind.COORDINATOR_CLOSED, reason)
+        self.closed = True
+        self._note_effects(None)  # nothing listens any more
+        queued = self._cancel_queued(reason)
+        running = self.in_flight.take_all()
+        for closure in running:
+            self._cancel(closure, reason)
+        left = [each for each in (*queued, *running) if not each.options.detached]
+        if left:
+            text = (
+                f"{counted(len(left), 'closure')} had not ended when the coordinator was "
+                "closed, now cancelled: coordinator.join() waits for all"
+            )
+            self._events.add(EventKind.CLOSURES_ABANDONED, text, closures=left)
 
-        Parameters
-        ----------
-        admit : callable
-            Called for each in turn, until it refuses one.
-        worker : callable, optional
-            Returns the worker that takes them; without it, no pinned closure is taken.
-        """
-        with self.turn(taking=True):
-            pins: list[Pin] = []
-            if worker is not None and self.waiting.pinned():
-                who = worker()
-                pins = [who.name, who.index, *self._chosen(who)]
-            taken = self.waiting.take(partial(self._begin, admit), pins) if self.begins() else []
-            for closure in taken:
-                self._set_status(closure, ClosureStatus.RUNNING)
-                self.in_flight.begin(closure)
-                closure.execution.round = self.gate.round
-            # Also if one was refused: others may be waiting for another worker.
-            self._hungry = True
-            return taken
+    # What closures come to.
 
-    def _begin(self, admit: Callable[[Work], bool], closure: Work) -> bool:
-        if closure.options.detached:
-            return admit(closure)
-        if not self.gate.admits(closure) or not admit(closure):
-            return False
-        self.gate.begin(closure)
-        return True
+    def _take_results(self, worker: WorkerState, message: messages.ClosureResults) -> None:
+        for taken in message.taken:
+            self._leases.take(worker, taken)
+        load, seconds, staleness = worker.load, list[float](), list[int]()
+        raised, in_doubt, held = 0, 0, False
+        for each in message.results:
+            closure = load.find(each.closure)
+            certain = each.in_doubt is None
+            count = each.steps if each.succeeded and certain else 1
+            if count:
+                closure.function.duration.add(each.seconds / count)
+                seconds += [each.seconds / count] * count
+            held |= closure.long
+            staleness += each.staleness
+            raised += certain and not each.succeeded
+            in_doubt += not certain
+            if not each.ended:
+                load.advance(each.closure, each.steps)
+            if certain:
+                self._settle(closure, each, worker.name)
+            else:
+                self._doubt(closure, each, worker.name)
+            # Last: whatever else has raised, the worker's end settles what it has.
+            if each.ended:
+                load.remove(each.closure)
+        if seconds:
+            worker.figures.add(seconds, len(seconds) - raised - in_doubt, raised)
+            worker.figures.add_phases(message.phases)
+            load.answered(self.dispatcher.now(), seconds[0], held=held)
+            self._instructions.append(RecordSteps(worker, seconds, raised, staleness))
+        if self.in_flight.unreported >= max(LEAST_REPORTED, len(self.in_flight)):
+            # So shards remember at most twice as many as closures are in flight; and ranges, of
+            # which there may be one for each of these, cost a constant time a closure.
+            self.in_flight.unreported = 0
+            self._instructions.append(ReportSettled(self.in_flight.settled.bounds()))
 
-    def _chosen(self, worker: WorkerStatistics) -> list[WorkerPredicate]:
-        chosen = []
-        for chooser in self.waiting.choosers():
-            try:
-                if chooser(worker):
-                    chosen.append(chooser)
-            except BaseException as error:  # the users' functions may raise anything
-                named = text_of(chooser, repr)
-                packed = pack_error(error, f"raised by worker={named}, asked for {worker}")
-                for closure in self.waiting.take_pinned(chooser):
-                    self.fail(closure, packed)
-        return chosen
-
-    def settle(
-        self,
-        results: Iterable[tuple[Work, ClosureResult]],
-        worker: str = "",
-        *,
-        certain: bool = True,
+    def _settle(
+        self, closure: Work, result: ClosureResult, worker: str = "", *, certain: bool = True
     ) -> None:
-        """Record what the next steps of running or open closures have come to.
+        """Record what the next steps of a running or open closure have come to.
+
+        Nothing happens if it does not run any more: the coordinator was closed.
 
         Parameters
         ----------
-        results : iterable of tuple
-            None of them is in doubt. Those of closures that do not run any more (the coordinator
-            was closed) are dropped.
+        closure : Work
+            Which.
+        result : ClosureResult
+            It is not in doubt.
         worker : str
             Where they ran.
         certain : bool
-            Whether those that have failed have written nothing. If it is not known, they fail also
-            if they were cancelled: then nobody may take them for cancelled.
+            Whether a step that has failed has written nothing. If it is not known, the closure
+            fails also if it was cancelled: then nobody may take it for cancelled.
         """
-        with self.turn():
-            for closure, result in results:
-                if not self.in_flight.has(closure):
-                    continue
-                value, weight = b"", None
-                if result.succeeded:
-                    states, weight = split_front(result.payload)
-                    if states:
-                        self._instructions.append(RecordStates(states))
-                    self._completed += result.steps
-                    self._advance(closure, result.steps)
-                    value = closure.remote.outcome(result.values)
-                if result.ended:
-                    self.in_flight.take_back(closure)
-                    if result.succeeded:
-                        self._complete(closure, value, result.pushed, weight)
-                    else:
-                        self.fail(closure, result.payload, worker, certain)
-
-    def skip_step(self, closure: Work) -> None:
-        """Note that the next step was done and wrote nothing, and no more is known of it.
-
-        It does not count: others do what it did.
-        """
-        with self.turn():
-            if self.in_flight.has(closure):
-                self._advance(closure, 1)
+        if not self.in_flight.has(closure):
+            return
+        value, weight = b"", None
+        if result.succeeded:
+            states, weight = split_front(result.payload)
+            if states:
+                self._instructions.append(RecordStates(states))
+            self._completed += result.steps
+            self._advance(closure, result.steps)
+            value = closure.remote.outcome(result.values)
+        if result.ended:
+            self.in_flight.take_back(closure)
+            if result.succeeded:
+                self._complete(closure, value, result.pushed, weight)
+            else:
+                self._fail(closure, result.payload, worker, certain)
 
     def _advance(self, closure: Work, steps: int) -> None:
         self._leases.end_steps(closure, steps)
         self.in_flight.advance(closure, steps)
         self._next_number = max(self._next_number, closure.number)
 
-    def lose(self, closures: Iterable[Work]) -> list[Work]:
-        """Note that the outcome of running closures is unknown; return those that were running."""
-        with self.turn():
-            return self.in_flight.lose(closures)
+    def _doubt(self, closure: Work, result: ClosureResult, worker: str) -> None:
+        """Find out whether the last commit of a closure is applied."""
+        opened = self.in_flight.lose([closure])
+        assert result.in_doubt is not None
+        writer, number = result.in_doubt
+        attempt = closure.execution.attempt if writer == self.name else 1
+        doubt = LastCommit({writer: {number: attempt}}, opened, closure, worker, result)
+        self._instructions.append(Resolve(doubt))
 
-    def block(self, error: Exception) -> None:
-        """Note that closures wait for a server that does not respond.
+    def _decide(self, event: events_.Decided) -> None:
+        doubt, applied = event.doubt, event.outcome
+        if isinstance(applied, bytes):  # otherwise callers would wait for ever
+            if isinstance(doubt, LostWorker):
+                self._leases.lose(doubt.worker)
+            for closure in doubt.open:
+                self._settle(closure, failed(closure, applied), certain=False)
+            return
+        match doubt:
+            case LostWorker(worker=worker):
+                for each in doubt.asked:
+                    self._settle_applied(each, applied, worker.name)
+                self._leases.lose(worker)
+                absent = [each for each in doubt.open if not each.remote.done()]
+                executed = sum(each in absent for each in doubt.running)
+                self._put_back(absent, executed, doubt.why, worker.name)
+            case LastCommit(closure=closure, result=result):
+                key = result.in_doubt
+                assert key is not None
+                if key in applied:
+                    done = replace(result, steps=1, in_doubt=None)
+                    self._settle(closure, done, doubt.worker)
+                elif key[0] != self.name:
+                    # Updates of several closures: the others have returned, and do not run again.
+                    self._settle(closure, failed(closure, lost_exchange()), doubt.worker)
+                else:
+                    why = (
+                        f"worker {doubt.worker!r} could not reach the parameter servers to the end"
+                    )
+                    self._put_back([closure], 0, why, doubt.worker)
+            case Revoked():
+                for each in doubt.open:
+                    self._settle_applied(each, applied)
+                self._put_back(doubt.open, 0, "it was cancelled")
 
-        Those who wait for closures get an error when nothing else is left to wait for. To be called
-        again for as long as it lasts.
-        """
-        with self.turn():
-            self.in_flight.block(str(error))
+    def _settle_applied(self, closure: Work, applied: Applied, worker: str = "") -> None:
+        """Record the steps whose commits are applied, of a closure that is in doubt."""
+        for step in steps_applied(closure, self.name, applied):
+            if step is None:  # it wrote nothing: others may do it again, and it does not count
+                self._leases.give_back(closure.number)
+                if self.in_flight.has(closure):
+                    self._advance(closure, 1)
+            else:
+                result, used = step
+                self._leases.note_used(used)
+                self._settle(closure, result, worker)
 
     def _complete(self, closure: Work, value: bytes, pushed: bool, weight: float | None) -> None:
         """Note that a closure has returned and had its effect, and whether it pushed gradients."""
         self._end(closure, pushed=pushed, weight=weight)
         if pushed and self.gate.round is not None and not closure.options.detached:
-            closure.remote.owe_effect(self._begin_effects)
-            self._owing.append(closure.remote)
+            closure.remote.await_round(self._begin_effects)
+            self._awaiting_round.append(closure.remote)
         self._set_status(closure, ClosureStatus.COMPLETED, value)
         if self._dependents:
             for ready in self._dependents.complete(closure.remote, value):
                 self._wait(ready)
 
-    def fail(
+    def _fail(
         self,
         closure: Work,
         error: bytes | RemoteValue,
@@ -498,11 +797,11 @@ class Scheduler:
             EventKind.CLOSURE_FAILED, _failed(closure, error, worker), worker, [closure]
         )
         if not closure.options.detached:
-            self._wake = self._wake or not self.errors  # connections ask what runs to stop early
+            self._stop = self._stop or not self.errors
             self.errors.add(closure.remote)
-            self.errors.cancelled += len(self.cancel_queued("an earlier closure failed"))
+            self.errors.cancelled += len(self._cancel_queued("an earlier closure failed"))
 
-    def put_back(
+    def _put_back(
         self, closures: Sequence[Work], executing: int, lost: str, worker: str = ""
     ) -> None:
         """Queue lost closures again that have had no effect, before others of their priority.
@@ -520,19 +819,17 @@ class Scheduler:
         worker : str
             The worker's name.
         """
-        with self.turn():
-            again = [
-                closure
-                for position, closure in enumerate(closures)
-                if self._runs_again(closure, position < executing, lost, worker)
-            ]
-            for closure in reversed(again):
-                self._requeue(closure)
-            self._retried += len(again)
-            if again:
-                text = f"{counted(len(again), 'closure')} to run again: {lost}"
-                self._events.add(EventKind.CLOSURES_RETRIED, text, closures=again)
-            self._wake = True  # of the other workers, some may be idle
+        again = [
+            closure
+            for position, closure in enumerate(closures)
+            if self._runs_again(closure, position < executing, lost, worker)
+        ]
+        for closure in reversed(again):
+            self._requeue(closure)
+        self._retried += len(again)
+        if again:
+            text = f"{counted(len(again), 'closure')} to run again: {lost}"
+            self._events.add(EventKind.CLOSURES_RETRIED, text, closures=again)
 
     def _runs_again(self, closure: Work, executing: bool, lost: str, worker: str) -> bool:
         if not self.in_flight.take_back(closure):
@@ -552,7 +849,7 @@ class Scheduler:
                 f"{lost}. If it does not kill its workers, for example by their memory limit, "
                 "schedule it with more retries"
             )
-            self.fail(closure, pack_error(error), worker)
+            self._fail(closure, pack_error(error), worker)
             return False
         if self.errors:
             self.errors.cancelled += 1
@@ -561,81 +858,36 @@ class Scheduler:
         closure.execution.attempt += 1
         return True
 
-    def give_back(self, closures: Sequence[Work]) -> None:
+    def _give_back(self, closures: Sequence[Work]) -> None:
         """Queue closures again that their worker has not begun, before others of their priority."""
-        with self.turn():
-            for closure in reversed(closures):
-                if not self.in_flight.give_back(closure):
-                    continue
-                if self.errors:
-                    self.errors.cancelled += 1
-                    self._cancel(closure, "another closure failed before it was begun")
-                elif closure.execution.withdrawn:
-                    self._end_cancelled(closure, closure.execution.withdrawn)
-                else:
-                    self._requeue(closure)
+        for closure in reversed(closures):
+            if not self.in_flight.give_back(closure):
+                continue
+            if self.errors:
+                self.errors.cancelled += 1
+                self._cancel(closure, "another closure failed before it was begun")
+            elif closure.execution.withdrawn:
+                self._end_cancelled(closure, closure.execution.withdrawn)
+            else:
+                self._requeue(closure)
 
-    def fail_waiting(self, error: PsnbError) -> None:
-        """Fail all waiting closures with an error: there is no worker to run them."""
-        with self.turn():
-            if not self.waiting:
-                return
-            waiting = self.waiting.take_all()
-            packed = pack_error(error)
-            # One error for all of them: as many copies would only hide it.
-            self.errors.add(waiting[0].remote)
-            for closure in waiting:
-                self._end_failed(closure, packed)
-            self.cancel_queued("there was no worker")
+    def _end_step(self, event: events_.StepTaken) -> None:
+        failed = None if event.error is None else RemoteValue.failed(pack_error(event.error))
+        self.gate.stepped()
+        self._note_effects(failed)
+        self.in_flight.blocked_by = ""
+        self._wake = True
+        if failed is not None and not self.closed:
+            self._stop = self._stop or not self.errors
+            self.errors.add(failed)
+            self._cancel_queued("what was pushed could not be applied")
 
-    def withdraw(self, chooser: WorkerPredicate, reason: str) -> None:
-        """Cancel what waits for a worker that this very function chooses; long ones end.
-
-        These were more than was needed, as at the end of an epoch: they are not counted or shown.
-        """
-        for closure in self.waiting.take_pinned(chooser):
-            self._end_cancelled(closure, reason)
-        for closure in self.in_flight if self._long else ():
-            if closure.long and closure.options.worker is chooser:
-                closure.execution.withdrawn = reason
-                self._end_long.add(None)
-
-    def stepped(self, error: Exception | None) -> None:
-        """Note that the gate's step was done, or why it failed."""
-        failed = None if error is None else RemoteValue.failed(pack_error(error))
-        with self.turn():
-            self.gate.stepped()
-            self._note_effects(failed)
-            self.in_flight.blocked_by = ""
-            if failed is not None and not self.closed:
-                self.errors.add(failed)
-                self.cancel_queued("what was pushed could not be applied")
-
-    def cancel(self, remote: RemoteValue, in_flight: bool) -> Work | None:
-        """Cancel a closure, or return it, open: then its outcome must be resolved.
-
-        Nothing happens to one that has ended, and to one that a worker has, unless ``in_flight``
-        ones are to be cancelled, too.
-        """
-        if remote.done():
-            return None
-        queued = self.waiting.remove(remote) or self._dependents.remove(remote)
-        if queued is not None:
-            self._cancel_with_dependents(queued)
-        elif in_flight and (found := self.in_flight.find(remote)) is not None:
-            closure, running = found
-            closure.execution.revoked = True
-            if running:
-                self.in_flight.lose([closure])
-                return closure
-        return None
-
-    def cancel_queued(self, reason: str) -> list[Work]:
+    def _cancel_queued(self, reason: str) -> list[Work]:
         """Cancel all closures that are queued, and return them.
 
         Those fail instead whose inputs have failed.
         """
-        cancelled = self.waiting.take_all()
+        cancelled = self._waiting.take_all()
         for closure in self._dependents.clear():
             failed = _first(closure, (ClosureStatus.FAILED,))
             if failed is None:
@@ -650,100 +902,33 @@ class Scheduler:
             self._cancel(closure, reason)
         return cancelled
 
-    def clear_errors(self) -> None:
-        """Begin closures again after `RemoteValue.fetch` has raised all errors that there are."""
-        if text := self.errors.clear():
-            self._events.add(EventKind.FAILURES_CLEARED, text)
-
-    def close(self) -> None:
-        """Cancel all that waits or runs; idempotent."""
-        reason = "the coordinator was closed"
-        with self.turn():
-            if not self.closed:
-                self._events.add(EventKind.COORDINATOR_CLOSED, reason)
-            self.closed = True
-            self._note_effects(None)  # nothing listens any more
-            queued = self.cancel_queued(reason)
-            running = self.in_flight.take_all()
-            for closure in running:
-                self._cancel(closure, reason)
-            left = [each for each in (*queued, *running) if not each.options.detached]
-            if left:
-                text = (
-                    f"{counted(len(left), 'closure')} had not ended when the coordinator was "
-                    "closed, now cancelled: coordinator.join() waits for all"
-                )
-                self._events.add(EventKind.CLOSURES_ABANDONED, text, closures=left)
-
-    def go_on(self) -> None:
-        """Begin what can begin now: closures have ended or were put back, or a step was done."""
-        if (step := self.gate.due()) is not None:
-            self._instructions.append(step)
-        if self.gate.limits and self.waiting:
-            self._call_when_hungry()
-
-    def at_rest(self) -> bool:
-        """Return whether none runs and all have had their effect; if they have not, start that."""
-        if self.in_flight or (self.holds and self.waiting and self.begins()):
-            return False  # the latter: a round that has begun is filled first
-        if self.filling and self.begins() and self.gate.midway():
-            return False  # likewise, with what is put at this moment
-        if self.gate.complete():
-            return True
-        self.gate.finish()
-        self.go_on()
-        return self.gate.complete()
-
-    def closed_attempts(self) -> tuple[Bounds, dict[int, int]]:
-        """Return the numbers of commits that have ended, and the attempts of others.
-
-        These are the attempts that were begun: servers must accept no commit of them any more. To
-        be called while nothing runs.
-        """
-        return self.in_flight.settled.bounds(), self.in_flight.closed_attempts(self.waiting)
-
-    def _begin_effects(self) -> str:
-        """Apply a round that nothing else would fill; return what holds rounds up."""
-        if (not self.waiting or not self.begins()) and self.at_rest():
-            self._note_effects(None)
-        return "" if self.in_flight.running() else self.in_flight.blocked_by
-
     def _note_effects(self, failed: RemoteValue | None) -> None:
-        owing, self._owing = self._owing, []
-        for remote in owing:
+        waiting, self._awaiting_round = self._awaiting_round, []
+        for remote in waiting:
             remote.note_effect(failed)
 
     def _wait(self, closure: Work) -> None:
-        self.waiting.add(closure)
-        self._end_long_for(closure)
-        self._call_when_hungry()
-
-    def held_up(self) -> bool:
-        """Return whether closures wait for long ones: to be asked when no connection has room."""
-        return self._long > 0 and self.waiting.unpinned(LONG_PRIORITY) and self.begins()
-
-    def _end_long_for(self, closure: Work) -> None:
-        """Have a closure wait for one step at most, where it would wait for long ones."""
-        # If a connection has asked for more it may have room; when it has none, see `held_up`.
-        pin, priority = closure.options.worker, closure.options.priority
-        room = self._hungry and pin is None
-        if self._long and not room and not closure.long and priority >= LONG_PRIORITY:
-            self._end_long.add(None if callable(pin) else pin)
+        self._waiting.add(closure)
+        self._wants_worker(closure)
 
     def _requeue(self, closure: Work) -> None:
         self._set_status(closure, ClosureStatus.QUEUED)
         if not closure.options.detached:
             self.gate.put_back(closure)
-        self.waiting.add_first(closure)
-        self._end_long_for(closure)
-        self._call_when_hungry()
+        self._waiting.add_first(closure)
+        self._wants_worker(closure)
 
-    def _call_when_hungry(self) -> None:
-        if self._hungry:
-            self._hungry, self._wake = False, True
+    def _wants_worker(self, closure: Work) -> None:
+        """Have a closure wait for one step at most, where it would wait for long ones."""
+        self._wake = True
+        # If a worker is idle it may have room; when it has none, see `_dispatch`.
+        pin, priority = closure.options.worker, closure.options.priority
+        room = pin is None and self.dispatcher.any_idle()
+        if self._long and not room and not closure.long and priority >= LONG_PRIORITY:
+            self._end_long.add(None if callable(pin) else pin)
 
     def _cancel(self, closure: Work, reason: str) -> None:
-        self._cancelled += 1
+        self.cancelled += 1
         self._next_number = max(self._next_number, closure.number + 1)
         self._end_cancelled(closure, reason)
 
@@ -755,7 +940,8 @@ class Scheduler:
     def _cancel_with_dependents(self, closure: Work) -> None:
         cancelled = [closure]
         for each in cancelled:  # it grows
-            cancelled += filter(None, map(self._removed, self._dependents.of(each.remote)))
+            of = self._dependents.of(each.remote)
+            cancelled += filter(None, [self._dependents.remove(every.remote) for every in of])
         text = f"closure {closure} was cancelled"
         if others := len(cancelled) - 1:
             text += f", and {others} that waited for its result"
@@ -763,9 +949,6 @@ class Scheduler:
         self._cancel(closure, "cancel() was called")
         for each in cancelled[1:]:
             self._cancel(each, f"it waited for the result of {closure}, which was cancelled")
-
-    def _removed(self, dependent: Work) -> Work | None:
-        return self._dependents.remove(dependent.remote)
 
     def _end_failed(self, closure: Work, error: bytes | RemoteValue) -> None:
         self._failed += 1

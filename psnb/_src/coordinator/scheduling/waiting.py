@@ -38,11 +38,6 @@ class _ByPriority:
             heappush(self._heap, -priority)
         return found
 
-    @property
-    def highest(self) -> float:
-        """The highest priority among them; there must be some."""
-        return -self._heap[0]
-
     def rank(self) -> tuple[float, bool, int]:
         """Return the rank of the first closure among the queues: lower is earlier.
 
@@ -107,8 +102,14 @@ class Waiting:
         return bool(self._pinned)
 
     def unpinned(self, priority: float) -> bool:
-        """Return whether any closure of this priority or a higher one may run on every worker."""
-        return bool(self._anywhere) and self._anywhere.highest >= priority
+        """Return whether the first closure for any worker has this priority or a higher one.
+
+        A long one does not count.
+        """
+        if not self._anywhere:
+            return False
+        negated, long, _ = self._anywhere.rank()
+        return -negated >= priority and not long
 
     def add(self, closure: Work) -> None:
         """Append a closure to those of its priority."""

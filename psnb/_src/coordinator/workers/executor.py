@@ -1,25 +1,35 @@
-"""Executor: carries out what the scheduler wants, on workers, servers and for callers.
+"""Executor: has the scheduler take events in, and carries out what it wants. On the event loop.
 
-On the Dask client's event loop. What must ask servers or workers is a task there.
+It knows workers, servers and callers; the scheduler does not. What must ask servers or workers is a
+task here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import time
+from collections import deque
+from collections.abc import Callable
 
+from psnb._src.coordinator.scheduling.events import Balance, Blocked, Event, StepTaken
 from psnb._src.coordinator.scheduling.gates import ApplyRound, Flush
 from psnb._src.coordinator.scheduling.instructions import (
+    BalanceLater,
     CallBack,
-    Dispatch,
-    EndLong,
+    EndSession,
     Instruction,
     RecordFailure,
     RecordStates,
+    RecordSteps,
+    ReportSettled,
+    Resolve,
+    Send,
+    Tell,
 )
 from psnb._src.coordinator.scheduling.scheduler import Scheduler
 from psnb._src.coordinator.scheduling.work import Work
 from psnb._src.coordinator.workers.membership import Membership
+from psnb._src.coordinator.workers.resolve import Resolver
 from psnb._src.monitor.viewed import Records
 from psnb._src.server.operations import EndRound
 from psnb._src.strategy.core import StrategyCore
@@ -33,58 +43,111 @@ class Executor:
     ----------
     scheduler : Scheduler
         Whose they are.
-    membership : Membership
-        The way to the workers.
     strategy : StrategyCore
         The way to the servers.
     records : Records
         Where metrics are merged.
-    failed : callable
-        Records a failure: takes worker, closure and pickled exception.
-    answer : callable
-        Answers those who wait; returns whether that may have changed something.
+    loop : asyncio.AbstractEventLoop
+        The Dask client's.
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
-        membership: Membership,
         strategy: StrategyCore,
         records: Records,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._scheduler, self._strategy, self._records = scheduler, strategy, records
+        self._loop = loop
+        self._pending: deque[Instruction] = deque()
+        self._busy = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def attach(
+        self,
+        membership: Membership,
+        resolver: Resolver,
         failed: Callable[[str, Work, bytes], None],
         answer: Callable[[], bool],
     ) -> None:
-        self._scheduler, self._membership = scheduler, membership
-        self._strategy, self._records = strategy, records
-        self._failed, self._answer = failed, answer
-        self._tasks: set[asyncio.Task[None]] = set()
+        """Set what needs `handle` itself; to be called before anything happens.
 
-    def carry_out(self, instructions: Sequence[Instruction]) -> bool:
-        """Carry instructions out, or begin to; see `Scheduler.carry_out`."""
-        for each in instructions:
-            match each:
-                case RecordStates():
-                    self._records.merged.add(each.packed)
-                case RecordFailure():
-                    self._failed(each.worker, each.closure, each.error)
-                case CallBack():
-                    each.remote.tell()
-                case Dispatch():
-                    self._membership.wake()
-                case EndLong():
-                    self._membership.end_long(each.worker)
-                case ApplyRound() | Flush():
-                    start_task(self._take_step(each), self._tasks, f"psnb {each}")
-        return self._answer()
+        Parameters
+        ----------
+        membership : Membership
+            The way to the workers.
+        resolver : Resolver
+            Asks servers about doubts.
+        failed : callable
+            Records a failure: takes worker, closure and pickled exception.
+        answer : callable
+            Answers those who wait; returns whether that may have changed something.
+        """
+        self._membership, self._resolver = membership, resolver
+        self._failed, self._answer = failed, answer
+
+    def handle(self, *events: Event) -> None:
+        """Have the scheduler take events in, carry out what it wants, and answer those who wait.
+
+        What happens within that, as by a callback, is taken in immediately, and carried out then.
+        """
+        if self._busy:
+            self._pending += self._scheduler.handle(*events)
+            return
+        self._busy = True
+        try:
+            self._pending += self._scheduler.handle(*events)
+            self._carry_out()
+            while self._answer():
+                self._pending += self._scheduler.handle()  # one may have put a closure
+                if not self._pending:
+                    break
+                self._carry_out()
+        finally:
+            self._busy = False
+
+    def _carry_out(self) -> None:
+        while self._pending:
+            match self._pending.popleft():
+                case Send(worker, closures):
+                    self._membership.of(worker).send_closures(closures)
+                case Tell(worker, message):
+                    self._membership.of(worker).send(message)
+                case RecordSteps(worker, seconds, failed, staleness):
+                    threads, now = worker.load.threads, time.time()
+                    self._records.timeline.add(worker.index, seconds, failed, threads, now)
+                    if staleness:
+                        self._records.staleness.add_all(staleness)
+                    self._records.merged.draw(now)
+                case RecordStates(packed):
+                    self._records.merged.add(packed)
+                case RecordFailure(name, closure, error):
+                    self._failed(name, closure, error)
+                case CallBack(remote):
+                    remote.tell()
+                case ReportSettled(bounds):
+                    self._resolver.report_settled(bounds)
+                case Resolve(doubt):
+                    self._resolver.resolve(doubt)
+                case EndSession(worker):
+                    self._membership.of(worker).end()
+                case BalanceLater(seconds):
+                    self._loop.call_later(seconds, self.handle, Balance())
+                case ApplyRound() | Flush() as step:
+                    start_task(self._take_step(step), self._tasks, f"psnb {step}")
 
     async def _take_step(self, step: ApplyRound | Flush) -> None:
         error: Exception | None = None
         try:
             if isinstance(step, ApplyRound):
                 of = EndRound(self._scheduler.name, step.number, step.closures, {}, step.weights)
-                await self._strategy.apply_round(of, self._scheduler.block)
+                await self._strategy.apply_round(of, self._on_blocked)
             else:
                 await self._membership.flush()
         except Exception as raised:  # `join` raises it
             error = raised
-        self._scheduler.stepped(error)
+        self.handle(StepTaken(error))
+
+    def _on_blocked(self, error: Exception) -> None:
+        self.handle(Blocked(error))

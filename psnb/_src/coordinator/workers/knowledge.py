@@ -38,7 +38,7 @@ class WorkerKnowledge:
         if gone:
             yield messages.ReleaseResources(gone)
 
-    def run(self, closures: list[Work], workers: int) -> messages.RunClosures:
+    def run(self, closures: Sequence[Work], workers: int) -> messages.RunClosures:
         """Return what has the worker run closures; see `RunClosures` for ``workers``."""
         functions = {}
         for closure in closures:
@@ -59,7 +59,7 @@ class WorkerKnowledge:
             self._assignments(closures),
         )
 
-    def _assignments(self, closures: list[Work]) -> list[messages.Assignment]:
+    def _assignments(self, closures: Sequence[Work]) -> list[messages.Assignment]:
         make = messages.Assignment
         return [
             make(

@@ -15,6 +15,7 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -23,12 +24,18 @@ import dask
 from distributed import Client
 
 from psnb._src.cluster.scaling import DEMAND, Demand
-from psnb._src.coordinator.closures.remote_value import RemoteValue
-from psnb._src.coordinator.scheduling.load import RECALL_SECONDS
+from psnb._src.coordinator.scheduling.events import (
+    Close,
+    CountWorkers,
+    FailWaiting,
+    LookAgain,
+    SetThreads,
+)
+from psnb._src.coordinator.scheduling.states import ConnectionState
+from psnb._src.coordinator.scheduling.worker_state import WorkerState
 from psnb._src.coordinator.workers.absences import Backoff, MissingWorkers
 from psnb._src.coordinator.workers.connection import WorkerConnection
 from psnb._src.coordinator.workers.services import Services
-from psnb._src.coordinator.workers.states import ConnectionState
 from psnb._src.coordinator.workers.workload import Workload
 from psnb._src.dask_compat.reach import (
     ask_scheduler,
@@ -42,7 +49,6 @@ from psnb._src.dask_compat.reach import (
 from psnb._src.monitor.events import EventKind
 from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol.errors import unpack_error
-from psnb._src.protocol.modes import Geo
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.loops import LoopErrors
 from psnb._src.utils.threads import run_on_loop, runs_here
@@ -99,56 +105,39 @@ class Membership:
         self._waits_since: float | None = None  # since when work waits and there is no worker
         self._loop = event_loop(client)
         self._connections: list[WorkerConnection] = []  # by worker index
-        self._threads: int | None = None  # that each worker is to use
-        self._idle: dict[WorkerConnection, None] = {}  # those that could do more, the latest last
-        self._balancing = False
+        self._by_worker: dict[WorkerState, WorkerConnection] = {}
         self._tasks: dict[WorkerConnection, asyncio.Task[None]] = {}
         self._refused: dict[str, str] = {}  # by address, why
         self._none_fits = False  # all workers that are here are refused
+        self._watch: Future[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look for workers; once."""
         self._watch = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
 
-    def wake(self) -> None:
-        """Let as many idle connections look for work as there is work for; any thread."""
-        self.soon(self._wake)
+    def of(self, worker: WorkerState) -> WorkerConnection:
+        """Return the connection of a session; on the event loop."""
+        return self._by_worker[worker]
 
-    def wake_all(self) -> None:
+    def look_again(self) -> None:
+        """Let idle workers look for work, as functions may choose others by now; any thread."""
+        self.soon(partial(self._services.handle, LookAgain()))
+
+    def send_resources(self) -> None:
         """Have all connections send their workers what per-worker values to make; any thread."""
-        self.soon(self._wake_all)
+
+        def send() -> None:
+            for connection in self._connections:
+                connection.send_resources()
+
+        self.soon(send)
 
     def use_threads(self, count: int | None) -> None:
         """Have each worker run ``count`` closures at the same time, or as many as it has threads.
 
         Any thread may call.
         """
-
-        def use() -> None:
-            self._threads = count
-            for connection in self._connections:
-                connection.threads = count
-                connection.dispatch()
-
-        self.soon(use)
-
-    def call_back(self) -> None:
-        """Have workers return the closures that they have not begun; any thread."""
-        self.soon(self._call_back)
-
-    def end_long(self, worker: str | int | None = None) -> None:
-        """Have workers, or the one of a name or index, end long closures; on the event loop."""
-        for connection in self._connections:
-            if worker in (None, connection.name, connection.index):
-                connection.end_long()
-
-    def cancel(self, remote: RemoteValue) -> bool:
-        """Begin to cancel a closure; return whether it is going to end; on the event loop."""
-        kept = isinstance(self._services.mode, Geo)
-        closure = self._scheduler.cancel(remote, in_flight=not kept)
-        if closure is not None:
-            # In this order: what the worker gets after this is of a cancelled closure.
-            for connection in self._connections:
-                connection.revoke(closure)
-            self._services.resolver.revoke(closure)
-        return not kept or remote.done()
+        self.soon(partial(self._services.handle, SetThreads(count)))
 
     @uninterrupted
     def soon(self, callback: Callable[[], None]) -> None:
@@ -180,14 +169,14 @@ class Membership:
 
     def statistics(self) -> tuple[WorkerStatistics, ...]:
         """Return a snapshot of the workers, by index; any thread."""
-        return tuple(connection.statistics() for connection in list(self._connections))
+        return tuple(each.worker.statistics() for each in list(self._connections))
 
     def close(self) -> None:
         """End all connections and wait for them; idempotent. After this no closure is sent.
 
         Call it in a section (`uninterrupted`): an interrupt ends only the waiting.
         """
-        self._watch.cancel()
+        self._stop()
         if self._loop.is_closed() or not self._loop.is_running():
             return
         if runs_here(self._loop):  # the garbage collector called, which may run in any thread
@@ -200,54 +189,13 @@ class Membership:
 
     def give_up(self) -> None:
         """End all, as there is no strategy any more to work for; on the event loop."""
-        self._watch.cancel()
+        self._stop()
         for task in self._tasks.values():
             task.cancel()
 
-    def _wake(self) -> None:
-        if self._scheduler.errors:
-            self._wake_all()
-        # No more of them than there is work for: there may be hundreds. The latest first, which are
-        # still busy with a little: very short work is not worth spreading.
-        for connection in reversed(list(self._idle)):
-            if not self._scheduler.has_work():
-                break
-            del self._idle[connection]
-            connection.dispatch()
-        if self._scheduler.held_up():
-            self.end_long()
-
-    def _wake_all(self) -> None:
-        for connection in self._connections:
-            connection.dispatch()
-
-    def _others_starve(self) -> bool:
-        # The longest idle one stands for all; a connection that pumps is not among them.
-        first = next(iter(self._idle), None)
-        return first is not None and first.has_free_threads()
-
-    def _call_back(self) -> None:
-        for connection in self._connections:
-            connection.call_back()
-
-    def _on_idle(self, connection: WorkerConnection) -> None:
-        self._idle.pop(connection, None)
-        self._idle[connection] = None  # as the latest
-        if not self._balancing:
-            self._balancing = True
-            self._loop.call_later(RECALL_SECONDS, self._balance)
-
-    def _balance(self) -> None:
-        # Something that was sent ahead as short work may wait behind what turned out to be long.
-        self._balancing = False
-        if (
-            any(connection.has_free_threads() for connection in self._idle)
-            and not self._scheduler.has_work()
-        ):
-            busy = [connection for connection in self._connections if connection.recall()]
-            if busy:
-                self._balancing = True
-                self._loop.call_later(RECALL_SECONDS, self._balance)
+    def _stop(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
 
     async def _end_connections(self) -> None:
         tasks = list(self._tasks.values())
@@ -272,13 +220,13 @@ class Membership:
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
             # The client was closed, or `close` was called, or `give_up`: end all waits.
-            self._scheduler.close()
+            self._services.handle(Close())
 
     async def _poll(self) -> None:
         try:
             async with asyncio.timeout(_POLL_TIMEOUT):
                 identity = await scheduler_identity(self._client)
-                connected = {connection.address for connection in self._tasks}
+                connected = {connection.worker.address for connection in self._tasks}
                 self._follow(self._workers(identity, connected))
                 await self._report(self._measure())
         except OSError as error:
@@ -308,62 +256,64 @@ class Membership:
 
     def _follow(self, names: dict[str, str]) -> None:
         for connection, task in self._tasks.items():
-            if connection.address not in names:
-                if connection.state is ConnectionState.CONNECTING:
+            if connection.worker.address not in names:
+                if connection.worker.state is ConnectionState.CONNECTING:
                     task.cancel()
                 # Retired, or dead: then the connection breaks or falls unresponsive.
                 connection.drain("is not in the Dask cluster any more")
-        served = {connection.address for connection in self._tasks}
+        served = {connection.worker.address for connection in self._tasks}
         now = self._loop.time()
         self._backoff.keep(set(names))
         self._refused = {a: why for a, why in self._refused.items() if a in names}
         self._none_fits = bool(names) and len(self._refused) == len(names)
         newcomers = [a for a in names if a not in served and self._backoff.ready(a, now)]
-        count = sum(connection.address in names for connection in self._tasks) + len(newcomers)
+        count = sum(connection.worker.address in names for connection in self._tasks) + len(
+            newcomers
+        )
         for connection in self._tasks:
             connection.num_workers = count
+        if count != self._scheduler.dispatcher.num_workers:
+            self._services.handle(CountWorkers(count))
         for address in newcomers:
             index = self._free_index(names[address])
             connection = WorkerConnection(
-                names[address],
-                address,
                 self._services.opening(names[address], index, count, next(self._sessions)),
+                address,
                 self._services,
                 partial(connect_separately, self._client),
-                self._on_idle,
-                self._others_starve,
             )
-            connection.threads = self._threads
             connection.refusal = self._refused.get(address, "")
             self._connections[index : index + 1] = [connection]
+            self._by_worker[connection.worker] = connection
             task = asyncio.create_task(connection.run(), name=f"psnb connection to {address}")
             self._tasks[connection] = task
             task.add_done_callback(partial(self._ended, connection))
 
     def _free_index(self, name: str) -> int:
         # Preferably that of an earlier worker of this name: a view shows no name twice.
-        ended = [connection for connection in self._connections if connection.state.ended]
-        ended.sort(key=lambda connection: connection.name != name)
-        return ended[0].index if ended else len(self._connections)
+        ended = [connection for connection in self._connections if connection.worker.state.ended]
+        ended.sort(key=lambda connection: connection.worker.name != name)
+        return ended[0].worker.index if ended else len(self._connections)
 
     def _ended(self, connection: WorkerConnection, task: asyncio.Task[None]) -> None:
-        del self._tasks[connection]
-        self._idle.pop(connection, None)
+        del self._tasks[connection], self._by_worker[connection.worker]
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("the connection to worker %r failed", connection.name, exc_info=error)
+            logger.error(
+                "the connection to worker %r failed", connection.worker.name, exc_info=error
+            )
         # A later poll makes a new connection if the worker is there still: not at once, so that one
         # that is frozen or refuses is not asked without pause.
         if connection.was_ready:
-            self._backoff.succeeded(connection.address)
-        self._refused.pop(connection.address, None)
+            self._backoff.succeeded(connection.worker.address)
+        self._refused.pop(connection.worker.address, None)
         if connection.refusal:
-            self._refused[connection.address] = connection.refusal
-        self._backoff.failed(connection.address, self._loop.time())
+            self._refused[connection.worker.address] = connection.refusal
+        self._backoff.failed(connection.worker.address, self._loop.time())
 
     def _fail_what_waited_too_long(self) -> None:
         now, limit = self._loop.time(), self._timeouts.worker
         usable = any(
-            connection.state in (ConnectionState.READY, ConnectionState.DRAINING)
+            connection.worker.state in (ConnectionState.READY, ConnectionState.DRAINING)
             for connection in self._tasks
         )
         queue = self._scheduler.statistics
@@ -375,7 +325,7 @@ class Membership:
         if waits and self._none_fits:
             # Waiting does not help: something must be installed.
             refused = "; ".join(islice(self._refused.values(), _MOST_NAMED))
-            self._scheduler.fail_waiting(WorkerLostError(refused))
+            self._services.handle(FailWaiting(WorkerLostError(refused)))
         elif limit is None or not waits:
             self._waits_since = None
         elif self._waits_since is None:
@@ -392,15 +342,15 @@ class Membership:
                     f"{text}: start one, for example with `dask worker ADDRESS`"
                 )
             self._records.events.add(EventKind.NO_WORKERS, f"{text}: what was queued has failed")
-            self._scheduler.fail_waiting(error)
+            self._services.handle(FailWaiting(error))
 
     def _report_missing(self) -> None:
         here: set[object] = set()
         for connection in self._tasks:
-            here |= {connection.name, connection.index}
-        awaited = self._scheduler.waiting.awaited()
+            here |= {connection.worker.name, connection.worker.index}
+        awaited = self._scheduler.dispatcher.waiting.awaited()
         for absent in self._absences.due(awaited, here, self._loop.time()):
-            known = ", ".join(sorted(repr(connection.name) for connection in self._tasks))
+            known = ", ".join(sorted(repr(connection.worker.name) for connection in self._tasks))
             self._records.events.add(
                 EventKind.WORKER_AWAITED,
                 f"closures wait for worker {absent!r} (worker=), which is not here. They run when "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from psnb._src.coordinator.scheduling.events import Event
 from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
 from psnb._src.coordinator.scheduling.scheduler import Scheduler
 from psnb._src.coordinator.timeouts import StartDelay, Timeouts
@@ -20,8 +21,10 @@ class Services(NamedTuple):
 
     Attributes
     ----------
+    handle : callable
+        Has the scheduler take an event in, and what it wants carried out: `Executor.handle`.
     scheduler : Scheduler
-        Where closures come from.
+        To look at.
     resources : ResourceRegistry
         The per-worker values that workers must have.
     leases : LeaseRegistry
@@ -44,6 +47,7 @@ class Services(NamedTuple):
         one.
     """
 
+    handle: Callable[[Event], None]
     scheduler: Scheduler
     resources: ResourceRegistry
     leases: LeaseRegistry

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from psnb._src.coordinator.workers.states import ConnectionState
+from psnb._src.coordinator.scheduling.states import ConnectionState
 from psnb._src.monitor.counters import Rate
 from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.utils.phases import PHASES, PhaseStatistics
