@@ -171,6 +171,7 @@ class ClosureQueue(product.ClosureQueue):
         self.scheduler, self.loop = Scheduler(*args, **kwargs), loop or Inline()
         self._sessions = itertools.count()
         self._woken: WorkerState | None = None
+        self.function = FunctionRegistry().register(len)
         self.executor = _Executor(self)
         super().__init__(max_size, self.scheduler, self.executor.handle, self.loop)
         self.executor.attach(None, None, bool, self.inbox.look)  # type: ignore[arg-type]
@@ -246,7 +247,7 @@ class ClosureQueue(product.ClosureQueue):
             for closure, result in results:
                 self._scheduler._settle(closure, result, worker, certain=certain)
                 if result.ended:
-                    self._forget([closure])
+                    self.forget([closure])
             self.executor.handle()
 
         self.loop.do(run)
@@ -272,7 +273,7 @@ class ClosureQueue(product.ClosureQueue):
         """Have the session end in which a closure is."""
         self.handle(Left(self.worker_of(closure), EventKind.WORKER_LOST, "was lost"))
 
-    def _forget(self, closures: Sequence[Work]) -> None:
+    def forget(self, closures: Sequence[Work]) -> None:
         """Have no worker have closures any more; one that has none is gone."""
         for worker in list(self.scheduler.dispatcher.workers):
             for closure in closures:
@@ -282,7 +283,7 @@ class ClosureQueue(product.ClosureQueue):
                 self.scheduler.dispatcher.leave(worker)
 
     def lose(self, closures: Sequence[Work]) -> list[Work]:
-        self._forget(closures)
+        self.forget(closures)
         return self._then(self.scheduler.in_flight.lose, closures)
 
     def put_back(
@@ -291,7 +292,7 @@ class ClosureQueue(product.ClosureQueue):
         self._then(self.scheduler._put_back, closures, executing, lost, worker)
 
     def give_back(self, closures: Sequence[Work]) -> None:
-        self._forget(closures)
+        self.forget(closures)
         self._then(self.scheduler._give_back, closures)
 
     def skip_step(self, closure: Work) -> None:
@@ -371,7 +372,7 @@ def make_work(
     remote: RemoteValue | None = None,
 ) -> Work:
     remote = RemoteValue(queue.inbox) if remote is None else remote
-    return Work(number, number, FUNCTION, call, options, remote)
+    return Work(number, number, queue.function, call, options, remote)
 
 
 def commit_of(closure: Work) -> int:

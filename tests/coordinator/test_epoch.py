@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -24,7 +24,7 @@ class Epoch:
     def __init__(self) -> None:
         self.queue = self.membership = self.saving = self.leases = self.resources = self
         self.loop = Inline()
-        self.inbox = Inbox(self.loop, nullcontext)  # type: ignore[arg-type]
+        self.inbox = Inbox(self.loop, lambda *events: None)  # type: ignore[arg-type]
         self.over = False
         self.scheduled: list[RemoteValue] = []
         self.withdrawn: list[str] = []

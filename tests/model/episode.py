@@ -110,7 +110,7 @@ class Episode:
 
     def _act(self) -> None:
         world, notebook = self.world, self.notebook
-        if self._cancels is not None and self._cancels.random() < 0.02:
+        if self._cancels is not None and self._cancels.random() < 0.05:
             notebook.do(lambda: notebook.cancel(self._cancels))
         if self._tells is not None and self._tells.random() < 0.05:
             notebook.do(notebook.tell)

@@ -112,7 +112,8 @@ class Worker(Process):
             if random.random() < 0.05:
                 self._report(closure, False, pack_error(ValueError("boo")), done)
                 return
-            if turn is not None and not self.lost:
+            # One that was cancelled may see later rounds.
+            if turn is not None and not self.lost and not closure.execution.revoked:
                 notebook.check_rounds(chosen[0], values, turn)
             notebook.wrote[step.row, step.attempt] = chosen, begun
             self._write(closure, step, chosen, turn, ended)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import nullcontext
 
 import pytest
 
@@ -14,6 +13,10 @@ from psnb._src.utils.inbox import Inbox
 from psnb._src.utils.threads import Answer, start_task
 from tests.conftest import DEADLINE, wait_until
 from tests.coordinator.queues import LoopThread, in_thread
+
+
+def ignore(*events: object) -> None:
+    """Handle nothing: these tests post commands."""
 
 
 @pytest.fixture
@@ -31,7 +34,7 @@ def close(loop: LoopThread) -> None:
 
 
 def test_commands_are_carried_out_in_order_on_the_loop(loop: LoopThread) -> None:
-    inbox, done = Inbox(loop, nullcontext), list[tuple[int, str]]()
+    inbox, done = Inbox(loop, ignore), list[tuple[int, str]]()
     for number in range(3000):  # more than one turn carries out
         inbox.post(lambda number=number: done.append((number, threading.current_thread().name)))
     assert inbox.ask(lambda: len(done)) == 3000
@@ -41,14 +44,14 @@ def test_commands_are_carried_out_in_order_on_the_loop(loop: LoopThread) -> None
 
 def test_what_a_command_raises_is_raised_by_who_asks(loop: LoopThread) -> None:
     with pytest.raises(ZeroDivisionError):
-        Inbox(loop, nullcontext).ask(lambda: 1 // 0)
+        Inbox(loop, ignore).ask(lambda: 1 // 0)
 
 
 @pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
 def test_those_behind_a_command_that_fails_are_carried_out(
     loop: LoopThread, error: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
-    inbox = Inbox(loop, nullcontext)
+    inbox = Inbox(loop, ignore)
 
     def fail() -> None:
         raise error
@@ -64,7 +67,7 @@ class Refusing(logging.Handler):
 
 
 def test_a_command_that_fails_is_not_repeated_if_that_cannot_be_logged(loop: LoopThread) -> None:
-    inbox, tried, handler = Inbox(loop, nullcontext), list[int](), Refusing()
+    inbox, tried, handler = Inbox(loop, ignore), list[int](), Refusing()
 
     def fail() -> None:
         tried.append(1)
@@ -83,7 +86,7 @@ def test_a_command_that_fails_is_not_repeated_if_that_cannot_be_logged(loop: Loo
 def test_figures_wait_for_a_loop_that_waits_for_who_asks_only_for_a_moment(
     loop: LoopThread,
 ) -> None:
-    inbox, held, done = Inbox(loop, nullcontext), threading.Lock(), list[str]()
+    inbox, held, done = Inbox(loop, ignore), threading.Lock(), list[str]()
 
     def blocked() -> None:
         with held:
@@ -100,7 +103,7 @@ def test_figures_wait_for_a_loop_that_waits_for_who_asks_only_for_a_moment(
 def test_commands_go_on_after_an_exception_in_the_moment_of_waking(
     loop: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inbox, done = Inbox(loop, nullcontext), list[int]()
+    inbox, done = Inbox(loop, ignore), list[int]()
 
     def alarm(*args: object) -> None:
         monkeypatch.undo()
@@ -114,7 +117,7 @@ def test_commands_go_on_after_an_exception_in_the_moment_of_waking(
 
 
 def test_the_loop_does_not_wait_for_itself(loop: LoopThread) -> None:
-    inbox = Inbox(loop, nullcontext)
+    inbox = Inbox(loop, ignore)
     assert inbox.ask(lambda: inbox.wait(lambda: "there")) == "there"
     assert inbox.ask(lambda: inbox.wait(lambda: "", 0)) is None
     with pytest.raises(RuntimeError, match="await the remote value"):
@@ -122,7 +125,7 @@ def test_the_loop_does_not_wait_for_itself(loop: LoopThread) -> None:
 
 
 def test_who_waits_gets_what_it_waits_for_or_nothing_in_time(loop: LoopThread) -> None:
-    inbox, there = Inbox(loop, nullcontext), list[str]()
+    inbox, there = Inbox(loop, ignore), list[str]()
     assert inbox.wait(lambda: there, 0) is None
     waiting = in_thread(lambda: inbox.wait(lambda: there))
     wait_until(lambda: bool(inbox._waiters), "it waits")
@@ -132,7 +135,7 @@ def test_who_waits_gets_what_it_waits_for_or_nothing_in_time(loop: LoopThread) -
 
 
 def test_what_one_gets_may_be_what_another_waits_for(loop: LoopThread) -> None:
-    inbox, given = Inbox(loop, nullcontext), list[int]()
+    inbox, given = Inbox(loop, ignore), list[int]()
     first, second = Answer[object](), Answer[object]()
     allowed: list[bool] = []
 
@@ -148,7 +151,7 @@ def test_what_one_gets_may_be_what_another_waits_for(loop: LoopThread) -> None:
 
 
 def test_one_whose_condition_fails_gets_the_error_and_the_others_wait_on(loop: LoopThread) -> None:
-    inbox, fails = Inbox(loop, nullcontext), list[bool]()
+    inbox, fails = Inbox(loop, ignore), list[bool]()
     failing, other = Answer[object](), Answer[object]()
 
     def condition() -> bool:
@@ -166,7 +169,7 @@ def test_one_whose_condition_fails_gets_the_error_and_the_others_wait_on(loop: L
 def test_commands_are_carried_out_by_who_posts_them_when_the_loop_is_closed(
     loop: LoopThread,
 ) -> None:
-    inbox, done = Inbox(loop, nullcontext), list[str]()
+    inbox, done = Inbox(loop, ignore), list[str]()
     close(loop)
     inbox.post(lambda: inbox.post(lambda: done.append("within")))
     assert done == ["within"]
@@ -176,24 +179,13 @@ def test_commands_are_carried_out_by_who_posts_them_when_the_loop_is_closed(
 
 def test_who_waits_is_looked_at_when_the_loop_is_closed(loop: LoopThread) -> None:
     there: list[str] = []
-    inbox = Inbox(loop, nullcontext)
-    inbox._turn = lambda: looking(inbox)  # type: ignore[assignment]
+    inbox = Inbox(loop, ignore)
+    inbox._handle = lambda *events: inbox.look()
     waiting = in_thread(lambda: inbox.wait(lambda: there))
     wait_until(lambda: bool(inbox._waiters), "it waits")
     there.append("it")
     close(loop)
     assert waiting.result(DEADLINE) == ["it"]
-
-
-class looking:  # noqa: N801
-    def __init__(self, inbox: Inbox) -> None:
-        self._inbox = inbox
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._inbox.look()
 
 
 def test_no_task_begins_without_a_loop() -> None:

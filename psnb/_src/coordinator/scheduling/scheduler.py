@@ -684,10 +684,14 @@ class Scheduler:
         worker : str
             Where they ran.
         certain : bool
-            Whether a step that has failed has written nothing. If it is not known, the closure
-            fails also if it was cancelled: then nobody may take it for cancelled.
+            Whether a step that has failed has written nothing. If that cannot be found out, the
+            closure fails also if it was cancelled: then nobody may take it for cancelled.
         """
         if not self.in_flight.has(closure):
+            return
+        if closure.execution.revoked and certain and not result.succeeded:
+            # It was cancelled: what servers say decides, and comes. They may have applied its
+            # commit because a shard was lost for whose sake the worker gave it up.
             return
         value, weight = b"", None
         if result.succeeded:
@@ -702,7 +706,7 @@ class Scheduler:
             if result.succeeded:
                 self._complete(closure, value, result.pushed, weight)
             else:
-                self._fail(closure, result.payload, worker, certain)
+                self._fail(closure, result.payload, worker)
 
     def _advance(self, closure: Work, steps: int) -> None:
         self._leases.end_steps(closure, steps)
@@ -776,20 +780,8 @@ class Scheduler:
             for ready in self._dependents.complete(closure.remote, value):
                 self._wait(ready)
 
-    def _fail(
-        self,
-        closure: Work,
-        error: bytes | RemoteValue,
-        worker: str = "",
-        certain: bool = True,
-    ) -> None:
-        """Let a closure fail: with a pickled error, or because of an input.
-
-        One that was cancelled has ended so, if it is certain that it has written nothing.
-        """
-        if closure.execution.revoked and certain:
-            self._cancel_with_dependents(closure)
-            return
+    def _fail(self, closure: Work, error: bytes | RemoteValue, worker: str = "") -> None:
+        """Let a closure fail: with a pickled error, or because of an input."""
         self._end_failed(closure, error)
         if isinstance(error, bytes):  # else it failed because of an input, which was reported
             self._instructions.append(RecordFailure(worker, closure, error))
