@@ -46,5 +46,5 @@ def test_with_copies_nothing_is_lost_while_one_of_them_lives(mode: str, seed: in
 @pytest.mark.parametrize("mode", MODES)
 def test_a_cancelled_closure_has_completed_or_leaves_nothing(mode: str, seed: int) -> None:
     counts = Episode(seed, mode=mode, replicas=1, careful=False, cancels=True).run(STEPS)
-    assert counts["closures cancelled"]
+    assert counts["closures cancelled"] + counts["closures revoked"]
     assert mode == "geo" or counts["closures revoked"]
