@@ -75,7 +75,7 @@ class Epoch:
     def require_own(self, values: object, what: str) -> None:
         pass
 
-    def wake(self) -> None:
+    def look_again(self) -> None:
         self.woken.set()
 
     def run(self) -> None:

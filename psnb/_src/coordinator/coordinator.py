@@ -722,8 +722,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         CoordinatorClosedError
             If the coordinator is closed.
         """
-        core = self._core
-        core.queue.pause(core.membership.call_back)
+        self._core.queue.pause()
 
     def resume(self) -> None:
         """Go on after `pause` or `drain`; idempotent.

@@ -290,6 +290,7 @@ class ClosureQueue:
         CoordinatorClosedError
             If the queue is closed.
         """
+        self.check_open()
         # What was posted and not carried out may be closures that this thread has put.
         if self.inbox or self._scheduler.busy:
             return False

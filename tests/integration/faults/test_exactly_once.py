@@ -112,7 +112,7 @@ def test_a_worker_given_up_for_dead_that_wakes_up_does_not_count_twice(tmp_path:
         connection = next(
             connection
             for connection in coordinator_core(coordinator).membership._connections
-            if len(connection._load)
+            if len(connection.worker.load)
         )
         task = coordinator_core(coordinator).membership._tasks[connection]
         coordinator_core(coordinator).membership._loop.call_soon_threadsafe(task.cancel)

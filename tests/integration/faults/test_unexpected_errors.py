@@ -11,8 +11,8 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb._src.coordinator.workers import membership
 from psnb._src.coordinator.scheduling.figures import WorkerFigures
+from psnb._src.coordinator.workers import membership
 from psnb._src.coordinator.workers.membership import Membership
 from psnb._src.strategy import control, reconciler, scheduler_life
 from tests.conftest import DEADLINE, wait_until

@@ -210,7 +210,7 @@ def test_a_frozen_closure_of_a_round_that_is_over_comes_too_late(
         connection = next(
             connection
             for connection in coordinator_core(coordinator).membership._connections
-            if len(connection._load)
+            if len(connection.worker.load)
         )
         task = coordinator_core(coordinator).membership._tasks[connection]
         coordinator_core(coordinator).membership._loop.call_soon_threadsafe(task.cancel)

@@ -17,6 +17,9 @@ from distributed import Client
 import psnb
 from psnb import ClosureStatus, errors
 from psnb._src.coordinator.coordinator import coordinator_core
+from psnb._src.coordinator.scheduling.doubts import Doubt
+from psnb._src.coordinator.workers.connection import WorkerConnection
+from psnb._src.protocol.messages import ClosureResults, ToNotebook
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import wait_for_file
 
@@ -57,8 +60,18 @@ def test_a_running_closure_writes_nothing_and_its_thread_is_free_again(
 def test_one_that_stops_early_is_cancelled_whatever_is_known_first(
     coordinator: psnb.ClusterCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What the worker says of it comes first, as the servers are not asked at all.
-    monkeypatch.setattr(coordinator_core(coordinator).resolver, "revoke", lambda closure: None)
+    # What the worker says of it comes first, as the servers are asked when it has.
+    core = coordinator_core(coordinator)
+    doubts, heard = list[Doubt](), WorkerConnection._take_in
+    resolve = core.resolver.resolve
+    monkeypatch.setattr(core.resolver, "resolve", doubts.append)
+
+    def take_in(connection: WorkerConnection, message: ToNotebook) -> None:
+        heard(connection, message)
+        while doubts and isinstance(message, ClosureResults):
+            resolve(doubts.pop())
+
+    monkeypatch.setattr(WorkerConnection, "_take_in", take_in)
     remote = coordinator.schedule(wait_for_cancellation, (tmp_path / "began",))
     wait_for_file(tmp_path / "began")
     assert remote.cancel()
@@ -169,14 +182,14 @@ def test_an_interrupt_in_the_middle_of_it_leaves_nothing_for_join_to_wait_for(
     began = tmp_path / "began"
     remote = coordinator.schedule(wait_for_cancellation, (began,))
     wait_for_file(began)
-    scheduler = coordinator_core(coordinator).queue._scheduler
-    cancel = scheduler.cancel
+    queue = coordinator_core(coordinator).queue
+    handle = queue._handle
 
-    def interrupted(*args: Any, **options: Any) -> Any:
+    def interrupted(*events: Any) -> None:
         signal.raise_signal(signal.SIGINT)  # it strikes when nothing defers it
-        return cancel(*args, **options)
+        handle(*events)
 
-    monkeypatch.setattr(scheduler, "cancel", interrupted)
+    monkeypatch.setattr(queue, "_handle", interrupted)
     with pytest.raises(KeyboardInterrupt):
         remote.cancel()
     coordinator.join(DEADLINE)

@@ -13,7 +13,7 @@ import pytest
 
 import psnb
 from psnb._src.coordinator.coordinator import coordinator_core
-from psnb._src.coordinator.workers.resolve import LEAST_REPORTED
+from psnb._src.coordinator.scheduling.scheduler import LEAST_REPORTED
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.transfer import Transfer
 from tests.conftest import wait_until
