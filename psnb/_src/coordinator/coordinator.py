@@ -12,6 +12,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -559,17 +560,15 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         """
         if not self._finalizer.alive:
             return
-        try:
+        with ExitStack() as opened:  # each is done, whatever another one raises
+            opened.callback(self._core.live.stop)
+            kept = coordinators_of(self.strategy)
+            opened.callback(core_of(self.strategy).forget_coordinator, self, kept)
+            if self._link is not None:
+                opened.callback(self._link.stop)
             self._core.note_end()
             self._finalizer()
             self._core.queue.inbox.post(self._core.resolver.end)
-        finally:
-            try:
-                if self._link is not None:
-                    self._link.stop()
-            finally:
-                core_of(self.strategy).forget_coordinator(self, coordinators_of(self.strategy))
-                self._core.live.stop()
 
     def __repr__(self) -> str:
         return repr(self._core)

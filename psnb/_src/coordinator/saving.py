@@ -166,19 +166,16 @@ class Saving:
         return path
 
     def _failed(self, saves: Saves, error: Exception) -> None:
+        reason = str(error) if isinstance(error, PsnbError) else f"{type(error).__name__}: {error}"
         first = not saves.schedule.failures
         pause = saves.schedule.failed(time.monotonic())
         if first:  # once, until it works again
             self._events.add(
                 EventKind.CHECKPOINT_FAILED,
                 # The reason first: the middle of what is long is cut out.
-                f"no checkpoint can be saved: {_reason(error)}; that was in "
+                f"no checkpoint can be saved: {reason}; that was in "
                 f"{str(saves.manager.directory)!r}; closures go on, and it is tried again in "
                 f"{pause:g} s, then less and less often",
             )
         else:
             logger.debug("still no checkpoint can be saved: %s", error)
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, PsnbError) else f"{type(error).__name__}: {error}"

@@ -132,13 +132,15 @@ class TrainingHistory:
 
 
 def saved_rows(rows: tuple[EpochRow, ...]) -> list[dict[str, Any]]:
-    """Return rows in JSON's types; `loaded_rows` makes them again."""
-    return [asdict(row) | {"metrics": _as_json(row.metrics)} for row in rows]
+    """Return rows in JSON's types, with texts in place of NaN and infinite numbers.
 
-
-def _as_json(metrics: Mapping[str, float]) -> dict[str, float | str]:
-    """Return metrics with texts in place of NaN and infinite numbers, which JSON lacks."""
-    return {n: value if math.isfinite(value) else str(float(value)) for n, value in metrics.items()}
+    `loaded_rows` makes them again.
+    """
+    saved = [asdict(row) for row in rows]
+    for each in saved:
+        found = each["metrics"].items()
+        each["metrics"] = {n: v if math.isfinite(v) else str(float(v)) for n, v in found}
+    return saved
 
 
 def loaded_rows(saved: Any) -> tuple[EpochRow, ...]:

@@ -31,6 +31,8 @@ Columns = Mapping[str, np.ndarray]
 
 _PLACE = "*"
 
+_SUFFIXES = (".parquet", ".csv", ".jsonl")
+
 _CALL = r"[0-9a-f]{32}(\.[0-9a-f]{32})?"
 """What ends the name of a hidden file: its call, and the attempt that writes it."""
 
@@ -61,11 +63,11 @@ class PredictionFiles:
 
     def __post_init__(self) -> None:
         path = Path(os.path.abspath(self.pattern))
-        wrong = "://" in self.pattern or path.suffix not in _WRITERS
+        wrong = "://" in self.pattern or path.suffix not in _SUFFIXES
         if wrong or path.name.count(_PLACE) != 1 or _PLACE in str(path.parent):
             raise ConfigurationError(
                 "to= takes a path of files that the workers share, with one * in its last part for "
-                f"the number, and one of {', '.join(_WRITERS)} at its end; "
+                f"the number, and one of {', '.join(_SUFFIXES)} at its end; "
                 f"found {shown(self.pattern)}"
             )
         object.__setattr__(self, "pattern", str(path))
@@ -211,31 +213,32 @@ def write_rows(to: Path | TextIO, suffix: str, batches: Iterable[Columns]) -> in
     with ExitStack() as opened:
         write: Write | None = None
         for columns in batches:
-            write = write or _WRITERS[suffix](to, columns, opened)
+            write = write or _writer(to, suffix, columns, opened)
             write(columns)
             rows = (rows or 0) + len(next(iter(columns.values()), ()))
     return rows
 
 
-def _parquet_rows(to: Path | TextIO, first: Columns, opened: ExitStack) -> Write:
-    if not isinstance(to, Path):
-        raise ConfigurationError("Parquet is written to a file: give --to FILE")
-    try:
-        import pyarrow.parquet
-    except ModuleNotFoundError as error:
-        raise ConfigurationError("Parquet needs pyarrow: pip install 'psnb[data]'") from error
-    file = pyarrow.parquet.ParquetWriter(to, parquet_table(first).schema)
-    opened.enter_context(file)
-    return lambda columns: file.write_table(parquet_table(columns))
-
-
-def _json_rows(to: Path | TextIO, first: Columns, opened: ExitStack) -> Write:
-    file = _text_file(to, opened)
-    return lambda columns: file.writelines(json_lines(columns))
-
-
-def _csv_rows(to: Path | TextIO, first: Columns, opened: ExitStack) -> Write:
-    rows = csv.writer(_text_file(to, opened), lineterminator="\n")
+def _writer(to: Path | TextIO, suffix: str, first: Columns, opened: ExitStack) -> Write:
+    """Return what writes rows; ``opened`` closes what is opened for it."""
+    if suffix == ".parquet":
+        if not isinstance(to, Path):
+            raise ConfigurationError("Parquet is written to a file: give --to FILE")
+        try:
+            import pyarrow.parquet
+        except ModuleNotFoundError as error:
+            raise ConfigurationError("Parquet needs pyarrow: pip install 'psnb[data]'") from error
+        table = pyarrow.parquet.ParquetWriter(to, parquet_table(first).schema)
+        opened.enter_context(table)
+        return lambda columns: table.write_table(parquet_table(columns))
+    file: TextIO
+    if isinstance(to, Path):
+        file = opened.enter_context(to.open("w", encoding="utf-8", newline=""))
+    else:
+        file = to
+    if suffix == ".jsonl":
+        return lambda columns: file.writelines(json_lines(columns))
+    rows = csv.writer(file, lineterminator="\n")
     rows.writerow(single_columns(first))
 
     def write(columns: Columns) -> None:
@@ -243,16 +246,3 @@ def _csv_rows(to: Path | TextIO, first: Columns, opened: ExitStack) -> Write:
         rows.writerows(zip(*lists, strict=True))
 
     return write
-
-
-def _text_file(to: Path | TextIO, opened: ExitStack) -> TextIO:
-    if isinstance(to, Path):
-        return opened.enter_context(to.open("w", encoding="utf-8", newline=""))
-    return to
-
-
-_WRITERS: dict[str, Callable[[Path | TextIO, Columns, ExitStack], Write]] = {
-    ".parquet": _parquet_rows,
-    ".csv": _csv_rows,
-    ".jsonl": _json_rows,
-}
