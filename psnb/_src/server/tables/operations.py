@@ -58,10 +58,14 @@ class TableRead(TableOperation, frozen=True):
     """Returns values or rows."""
 
 
-class TableWrite(TableOperation, frozen=True):
-    """Changes a table, and may be part of a closure's commit."""
+class TableChange(TableOperation, frozen=True):
+    """Changes a table."""
 
     changes: ClassVar[bool] = True
+
+
+class TableWrite(TableChange, frozen=True):
+    """May be part of a closure's commit."""
 
 
 class Push(TableWrite, frozen=True):
@@ -225,10 +229,8 @@ class ReadUse(TableOperation, frozen=True):
     ids: np.ndarray
 
 
-class ShrinkTable(TableOperation, frozen=True):
+class ShrinkTable(TableChange, frozen=True):
     """`SparseTable.shrink`."""
-
-    changes: ClassVar[bool] = True
 
     threshold: float
     days: float
@@ -264,10 +266,9 @@ class ReadRate(TableOperation, frozen=True):
     """Returns the learning rate of the next push, for views; NaN if there is none."""
 
 
-class TuneOptimizer(TableOperation, frozen=True):
+class TuneOptimizer(TableChange, frozen=True):
     """Changes hyperparameters of the optimizer, from the next update on."""
 
-    changes: ClassVar[bool] = True
     descriptive: ClassVar[bool] = True
 
     hyperparameters: Mapping[str, Any]
@@ -281,24 +282,18 @@ class CountSkipped(TableOperation, frozen=True):
     """Returns how many updates were skipped, since the table was made."""
 
 
-class ClearTable(TableOperation, frozen=True):
+class ClearTable(TableChange, frozen=True):
     """`Table.clear`."""
 
-    changes: ClassVar[bool] = True
 
-
-class PutSegment(TableOperation, frozen=True):
+class PutSegment(TableChange, frozen=True):
     """`Table.put`."""
-
-    changes: ClassVar[bool] = True
 
     segment: Segment
 
 
-class FinishTable(TableOperation, frozen=True):
+class FinishTable(TableChange, frozen=True):
     """`Table.finish`."""
-
-    changes: ClassVar[bool] = True
 
     tail: Segment
 
