@@ -26,7 +26,7 @@ from psnb._src.server.schedules import (
     require_number,
     require_rate,
 )
-from psnb._src.utils.config import to_config
+from psnb._src.utils.config import Described
 
 OPTIMIZABLE = (np.dtype(np.float32), np.dtype(np.float64))
 """The dtypes that optimizers work on."""
@@ -100,7 +100,7 @@ class _GradientPart(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Optimizer(ABC):
+class Optimizer(Described, ABC):
     """How a parameter server turns gradients into updates.
 
     One push to a table is one step. In an embedding table only the rows that were pushed change:
@@ -255,10 +255,6 @@ class Optimizer(ABC):
         self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
     ) -> None:
         """Run the kernel; see `apply`."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return name and hyperparameters as JSON can hold them."""
-        return to_config(self)
 
 
 def _norm(rows: np.ndarray, gradients: np.ndarray, workspace: Workspace) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from psnb._src.utils.checks import is_integer
-from psnb._src.utils.config import to_config
+from psnb._src.utils.config import Described
 from psnb._src.utils.text import NAME, shown, text_of, truncate
 from psnb.errors import ConfigurationError
 
@@ -89,16 +89,12 @@ LearningRate = float | Callable[[int], Any]
 
 
 @dataclass(frozen=True)
-class Schedule(ABC):
+class Schedule(Described, ABC):
     """A learning rate by step; an optimizer takes it as its ``learning_rate``."""
 
     @abstractmethod
     def __call__(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return name and parameters as JSON can hold them."""
-        return to_config(self)
 
 
 @dataclass(frozen=True)

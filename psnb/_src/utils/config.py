@@ -29,6 +29,14 @@ def to_config(thing: Any) -> dict[str, Any]:
     return {NAME_KEY: _kind(type(thing))} | {name: _plain(each) for name, each in values.items()}
 
 
+class Described:
+    """The base of dataclasses that describe themselves."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return name and parameters as JSON can hold them."""
+        return to_config(self)
+
+
 def from_config(what: str, description: Any, kinds: Mapping[str, type]) -> Any:
     """Return what `to_config` was given.
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from psnb._src.server.hashing import hash_ids
 from psnb._src.server.kernels import read_only
 from psnb._src.utils.checks import integer, is_number
-from psnb._src.utils.config import to_config
+from psnb._src.utils.config import Described
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError
 
@@ -24,7 +23,7 @@ MOST_COUNT = 2**31 - 2
 
 
 @dataclass(frozen=True)
-class Admission(ABC):
+class Admission(Described, ABC):
     """Decides which ids get a row when they are pushed, or looked up for training.
 
     An id that is not admitted gives zeros, takes no gradient and costs no row. Once admitted it
@@ -39,10 +38,6 @@ class Admission(ABC):
     @abstractmethod
     def may_enter(self, ids: np.ndarray, seed: int) -> np.ndarray:
         """Return which of the ids (uint64, ``(n,)``) may ever get a row, bool ``(n,)``."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return name and parameters as JSON can hold them."""
-        return to_config(self)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 from psnb._src.server.hashing import fill_normal, fill_uniform
 from psnb._src.server.schedules import is_finite
 from psnb._src.utils.checks import integer, is_number
-from psnb._src.utils.config import to_config
+from psnb._src.utils.config import Described
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError
 
@@ -25,7 +25,7 @@ _LARGEST = 1e36
 
 
 @dataclass(frozen=True)
-class Initializer(ABC):
+class Initializer(Described, ABC):
     """Makes the first values of embedding rows.
 
     Raises
@@ -52,7 +52,7 @@ class Initializer(ABC):
 
     def describe(self) -> dict[str, Any]:
         """Return name and parameters as JSON can hold them; a seed only if there is one."""
-        found = to_config(self)
+        found = super().describe()
         return {name: each for name, each in found.items() if (name, each) != ("seed", None)}
 
     @abstractmethod

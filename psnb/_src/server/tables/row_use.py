@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -16,13 +15,13 @@ from psnb._src.server.kernels import read_only
 from psnb._src.server.tables.checks import ROW_USE
 from psnb._src.server.tables.growing_array import GrowingArray
 from psnb._src.utils.checks import is_number
-from psnb._src.utils.config import to_config
+from psnb._src.utils.config import Described
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError
 
 
 @dataclass(frozen=True)
-class CtrAccessor:
+class CtrAccessor(Described):
     """How rows of click-through-rate tables are scored, decayed and deleted.
 
     The names and defaults of Paddle's ``CtrCommonAccessor``. Differences: decay and the count of
@@ -64,10 +63,6 @@ class CtrAccessor:
                 raise ConfigurationError(f"{shown(self)}: {name} must be a number and not below 0")
         if self.show_click_decay_rate > 1:
             raise ConfigurationError(f"{shown(self)}: show_click_decay_rate must be 1 at most")
-
-    def describe(self) -> dict[str, Any]:
-        """Return name and parameters as JSON can hold them."""
-        return to_config(self)
 
     def score(self, show: np.ndarray, click: np.ndarray) -> np.ndarray:
         """Return the score of rows with these shows and clicks."""
