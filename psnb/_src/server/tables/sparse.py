@@ -392,10 +392,10 @@ class SparseTable(Table, Reservable):
     ) -> RowRequest:
         """Get and keep the memory for the rows of ids; see `GrowingRowIndex.prepare`."""
         request = self._rows.prepare(ids, counting, repeated, inserted)
-        new = request.most_new  # none, if the rows are fixed
-        spare = min(self._room - self._rows.count, self._rows.spare) - self.promised
-        if new > spare:
-            new = self._growing().look(request)  # mostly, all of them are there
+        if new := request.most_new:  # none, if the rows are fixed
+            spare = min(self._room - self._rows.count, self._rows.spare) - self.promised
+            if new > spare:
+                new = self._growing().look(request)  # mostly, all of them are there
             if new > spare:
                 self._reserve(self.promised + new)
         request.promise = Promise(self, new)
