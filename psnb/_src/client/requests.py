@@ -47,13 +47,16 @@ def on_table(shard: ShardId, table: str, operation: TableOperation) -> Request:
 
 def unresponsive(request: Request, reason: str) -> ServerUnresponsiveError:
     """Return the error for a request that may still be answered, or carried out, later."""
-    what_to_do = (
-        ". If it does not come back, strategy.recover() brings the shard back from the last "
-        "checkpoint, or strategy.recover(initialize=True) starts over without one"
-        if isinstance(request.to, ShardId)
-        else ""
+    to = request.to
+    if isinstance(to, ServerAddress):
+        return ServerUnresponsiveError(
+            f"parameter {to.name} at {to.address} does not answer: {reason}"
+        )
+    return ServerUnresponsiveError(
+        f"shard {to.number} of {_tables(request)} does not answer: {reason}. If it does not "
+        "come back, strategy.recover() brings the shard back from the last checkpoint, or "
+        "strategy.recover(initialize=True) starts over without one"
     )
-    return ServerUnresponsiveError(f"{_subject(request)} does not answer: {reason}{what_to_do}")
 
 
 def lost(
@@ -63,20 +66,20 @@ def lost(
 
     ``server`` is the one that had the shard, if that is known.
     """
-    if isinstance(request.to, ServerAddress):
-        error = ServerLostError(f"{_subject(request)} does not answer: {reason}")
+    to = request.to
+    if isinstance(to, ServerAddress):
+        error = ServerLostError(f"parameter {to.name} at {to.address} does not answer: {reason}")
     else:
-        why = f"{_subject(request)} is gone with its server: {reason or 'no server has it'}"
-        error = lost_shard(why, request.to, server)
+        why = reason or "no server has it"
+        error = lost_shard(
+            f"shard {to.number} of {_tables(request)} is gone with its server: {why}", to, server
+        )
     error.__cause__ = reason
     return error
 
 
-def _subject(request: Request) -> str:
-    """Return the server, or the shard and the parameters, that a request is about."""
-    to = request.to
-    if isinstance(to, ServerAddress):
-        return f"parameter {to.name} at {to.address}"
+def _tables(request: Request) -> str:
+    """Return the names of the parameters that a request to a shard is about."""
     match request.operation:
         case OnTable(table=table):
             names = {table}
@@ -86,7 +89,7 @@ def _subject(request: Request) -> str:
             names = {write.table for part in parts.values() for write in part.writes}
         case _:
             names = set()
-    return f"shard {to.number} of {', '.join(map(repr, sorted(names))) or 'the parameters'}"
+    return ", ".join(map(repr, sorted(names))) or "the parameters"
 
 
 def unreadable(request: Request, error: UnreadableError) -> SerializationError:
