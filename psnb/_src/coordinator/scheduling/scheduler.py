@@ -348,12 +348,13 @@ class Scheduler:
 
     def _dispatch(self) -> None:
         """Give idle workers what waits: no more of them than there is work for."""
-        idle = self.dispatcher.idle()
-        for worker in idle:
+        if not self.dispatcher.has_work() or not self.dispatcher.any_idle():
+            return
+        for worker in self.dispatcher.idle():
+            self._feed(worker)
             if not self.dispatcher.has_work():
                 return
-            self._feed(worker)
-        if self._long and idle and self._waiting.unpinned(LONG_PRIORITY):
+        if self._long and self._waiting.unpinned(LONG_PRIORITY):
             self._end_long.add(None)  # none of them had room after all
 
     def _feed(self, worker: WorkerState) -> None:

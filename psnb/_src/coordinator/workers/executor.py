@@ -133,7 +133,8 @@ class Executor:
                 case EndSession(worker):
                     self._membership.of(worker).end()
                 case BalanceLater(seconds):
-                    self._loop.call_later(seconds, self.handle, Balance())
+                    if not self._loop.is_closed():  # then it is a thread's last words
+                        self._loop.call_later(seconds, self.handle, Balance())
                 case ApplyRound() | Flush() as step:
                     start_task(self._take_step(step), self._tasks, f"psnb {step}")
 
