@@ -143,7 +143,7 @@ def test_the_number_of_updates_goes_on_from_where_it_was(world: World) -> None:
     world.run((A, CommitPart(Commit("w", 8, shards=(A,)), counted)))
     world.finish()
     world.run((A, OpenLog()))
-    assert world.shards[A].version == 1
+    assert world.shards[A].log.version == 1
 
 
 def pushed_in_a_round(world: World) -> EndRound:
