@@ -22,7 +22,7 @@ from psnb._src.server.replication import Opening
 from psnb._src.server.server import Host
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.tables.operations import OnTable, ShardOperation
-from tests.server.pair import Wire, now, result
+from tests.server.pair import Wire, following, now, result
 from tests.server.standby import NO_THREADS
 
 
@@ -145,7 +145,7 @@ class Servers:
         return self.hosts[primary.key]._hosted[index]
 
     def _tell(self, index: int, **changes: Any) -> None:
-        self.placements[index] = place = self.placements[index].next(**changes)
+        self.placements[index] = place = following(self.placements[index], **changes)
         versions = [each.version for each in self.placements]
         for name in self.hosts:
             mine = {

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict
 
 from psnb._src.placement.layout import ServerAddress, ShardPlacement
 from psnb._src.placement.status import ReplicaState, ServerStatus, ShardStatus
@@ -89,6 +90,13 @@ def nowhere(address: str, opening: Opening) -> None:
     opening.broken(ConnectionRefusedError("nobody is there"))
 
 
+def following(place: ShardPlacement, **changes: Any) -> ShardPlacement:
+    """Return the next place of a shard, with changes."""
+    fields = asdict(place) | changes
+    del fields["term"], fields["version"]
+    return place.next(**fields)
+
+
 class Pair:
     """Two hosts, the first of which holds shard 0, and the wires between them."""
 
@@ -124,7 +132,7 @@ class Pair:
 
     def tell(self, *hosts: str, **changes: Any) -> None:
         """Let hosts hear of the next place of the shard."""
-        self.place = self.place.next(**changes)
+        self.place = following(self.place, **changes)
         for host in hosts:
             self.beat(host, self.place)
 

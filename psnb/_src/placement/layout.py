@@ -92,11 +92,18 @@ class ShardPlacement(Struct, frozen=True, array_like=True):
         """The servers that the primary sends changes to."""
         return self.synced if self.syncing is None else (*self.synced, self.syncing)
 
-    def next(self, **changes: Any) -> ShardPlacement:
-        """Return the next placement, with changes; a new primary begins a new term."""
-        if changes.get("primary", self.primary) != self.primary:
-            changes["term"] = self.term + 1
-        changed = replace(self, **changes)
+    def next(
+        self,
+        primary: ServerAddress | None,
+        synced: Sequence[ServerAddress] = (),
+        syncing: ServerAddress | None = None,
+        successor: ServerAddress | None = None,
+        leaving: Sequence[ServerAddress] = (),
+    ) -> ShardPlacement:
+        """Return the next placement, on these servers; a new primary begins a new term."""
+        term = self.term + (primary != self.primary)
+        servers = primary, tuple(synced), syncing, successor, tuple(leaving)
+        changed = ShardPlacement(*servers, term, self.version)
         return self if changed == self else replace(changed, version=self.version + 1)
 
 
@@ -160,14 +167,11 @@ class Layout(Struct, frozen=True, array_like=True):
         Nothing is under way in it: replicas that are not complete must begin again.
         """
         placements = [
-            placement.next(
-                primary=names.get(placement.primary) if placement.primary is not None else None,
-                synced=tuple(names[each] for each in placement.synced if each in names),
-                syncing=None,
-                successor=None,
-                leaving=(),
+            each.next(
+                names.get(each.primary) if each.primary is not None else None,
+                [names[server] for server in each.synced if server in names],
             )
-            for placement in self.placements
+            for each in self.placements
         ]
         return replace(
             self, strategy=strategy, version=self.version + 1, placements=tuple(placements)

@@ -106,7 +106,7 @@ def next_layout(
     load = {
         server: sum(server in placement.servers for placement in layout.placements)
         for server in desired.usable
-        if _health(observed, server) is Health.ALIVE
+        if observed.get(server, _GONE).health is Health.ALIVE
     }
     placements = []
     for index, placement in enumerate(layout.placements):
@@ -157,12 +157,12 @@ class _NextPlacement:
             if candidates:
                 # Until it has confirmed that it is the primary, the other replicas are as good.
                 rest = [*candidates[1:], *([primary] if health is Health.UNRESPONSIVE else [])]
-                return self._next(candidates[0], leaving=rest)
+                return placement.next(candidates[0], leaving=rest)
         if health is Health.UNRESPONSIVE or not all(
             map(self._is_lost, (*placement.synced, *placement.leaving))
         ):
             return placement  # a server that comes back has it
-        return self._next(None)
+        return placement.next(None)
 
     def _onward(
         self, primary: ServerAddress, held: ShardStatus, load: Mapping[ServerAddress, int]
@@ -184,7 +184,7 @@ class _NextPlacement:
             rest = [each for each in (*synced, primary) if each != placement.successor]
             rest.sort(key=lambda each: each not in usable)
             kept = max(1, replicas)
-            return self._next(placement.successor, rest[:kept], syncing, leaving=rest[kept:])
+            return placement.next(placement.successor, rest[:kept], syncing, leaving=rest[kept:])
         home = self._home(primary, synced, syncing, load)
         successor = home if home in synced else None
         good = [each for each in synced if each in usable]
@@ -201,7 +201,7 @@ class _NextPlacement:
             elif len(good) < replicas and others:
                 syncing = min(others, key=lambda each: load[each])
         leaving = [each for each in dropped if self._health(each) is not Health.GONE]
-        return self._next(primary, synced, syncing, successor, leaving)
+        return placement.next(primary, synced, syncing, successor, leaving)
 
     def _home(
         self,
@@ -220,24 +220,8 @@ class _NextPlacement:
         having = [each for each in (*synced, syncing) if each is not None and each in load]
         return having[0] if having else min(load, key=lambda each: load[each])
 
-    def _next(
-        self,
-        primary: ServerAddress | None,
-        synced: Sequence[ServerAddress] = (),
-        syncing: ServerAddress | None = None,
-        successor: ServerAddress | None = None,
-        leaving: Sequence[ServerAddress] = (),
-    ) -> ShardPlacement:
-        return self._placement.next(
-            primary=primary,
-            synced=tuple(synced),
-            syncing=syncing,
-            successor=successor,
-            leaving=tuple(leaving),
-        )
-
     def _health(self, server: ServerAddress) -> Health:
-        return _health(self._observed, server)
+        return self._observed.get(server, _GONE).health
 
     def _is_alive(self, server: ServerAddress) -> bool:
         return self._health(server) is Health.ALIVE
@@ -255,10 +239,6 @@ class _NextPlacement:
 
     def _follows(self, server: ServerAddress, held: ShardStatus) -> bool:
         return self._is_alive(server) and held.replicas.get(server.key) is ReplicaState.SYNCED
-
-
-def _health(observed: Mapping[ServerAddress, ObservedServer], server: ServerAddress) -> Health:
-    return observed.get(server, _GONE).health
 
 
 _FIRST, _LONGEST = 1.0, 60.0

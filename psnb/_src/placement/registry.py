@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from distributed import Scheduler, SchedulerPlugin
@@ -169,7 +169,7 @@ STRATEGIES = "psnb_strategies"
 CLAIM = "psnb_claim"
 LEAVE = "psnb_leave"
 MOVE = "psnb_move"
-"""The names of the handlers on the Dask scheduler."""
+"""The names of the handlers on the Dask scheduler: methods of `LayoutRegistry`."""
 
 HOLDER = "psnb"
 """The client in whose name the scheduler keeps the actors of all strategies."""
@@ -205,18 +205,11 @@ class LayoutRegistry(SchedulerPlugin):
     async def start(self, scheduler: Scheduler) -> None:
         """Register the handlers; Dask calls this once."""
         self._scheduler = scheduler
-        for name, handler in (
-            (PUBLISH, self.publish),
-            (LAYOUT, self.layout),
-            (REGISTER, self.register),
-            (DESCRIBE, self.describe),
-            (NOTE_MODEL, self.note_model),
-            (STRATEGIES, self.strategies),
-            (CLAIM, self.claim),
-            (LEAVE, self.leave),
-            (MOVE, self.move),
+        for name in (
+            *(PUBLISH, LAYOUT, REGISTER, DESCRIBE, NOTE_MODEL),
+            *(STRATEGIES, CLAIM, LEAVE, MOVE),
         ):
-            add_handler(scheduler, name, handler)
+            add_handler(scheduler, name, getattr(self, name.removeprefix("psnb_")))
         call_every(scheduler, self.name, _STAY_AWAKE, self._stay_awake)
 
     def _stay_awake(self) -> None:
@@ -234,11 +227,9 @@ class LayoutRegistry(SchedulerPlugin):
         """Begin to keep a strategy; return its name in a list, with a number if it is taken."""
         if strategy in self._taken:
             return self._taken[strategy]
-        own, others = (
-            OwnershipRecord(*record),
-            [each for key, each in self._kept.items() if key != strategy],
-        )
-        name = numbered(own.name, {each.record.name for each in others})
+        own = OwnershipRecord(*record)
+        others = {each.record.name for key, each in self._kept.items() if key != strategy}
+        name = numbered(own.name, others)
         before = self._kept.get(strategy)
         self._kept[strategy] = RegistryEntry(
             replace(own, name=name),
@@ -391,14 +382,8 @@ class LayoutRegistry(SchedulerPlugin):
         return {a for a in self._scheduler.workers if actors & actors_at(self._scheduler, a)}
 
     def _contents(self, kept: RegistryEntry) -> list[Any]:
-        record, owner = kept.record, kept.owner
-        return [
-            [record.name, record.made, record.retention, record.packed],
-            [owner.token, owner.client, owner.where, owner.since],
-            kept.layout,
-            kept.parameters,
-            kept.models,
-        ]
+        record, owner = list(astuple(kept.record)), list(astuple(kept.owner))
+        return [record, owner, kept.layout, kept.parameters, kept.models]
 
     def _refusal(self, token: str, strategy: str) -> str:
         kept = self._kept.get(strategy)
