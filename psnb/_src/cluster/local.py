@@ -6,8 +6,7 @@ import atexit
 import logging
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
 from html import escape
 from importlib.util import find_spec
 from typing import Any
@@ -95,29 +94,6 @@ def _is_server(spec: dict[str, Any]) -> bool:
 logger = logging.getLogger("psnb")
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What a local cluster was asked to be: the arguments of `psnb.local_cluster`."""
-
-    workers: int
-    servers: int
-    threads_per_worker: int
-    dashboard_address: str | None
-    security: bool
-    processes: bool
-
-    def __str__(self) -> str:
-        return f"workers={self.workers}, servers={self.servers}"
-
-    def differences(self, other: Shape) -> str:
-        """Return the arguments in which another one differs, as it has them."""
-        return ", ".join(
-            f"{each.name}={getattr(other, each.name)!r}"
-            for each in fields(self)
-            if getattr(self, each.name) != getattr(other, each.name)
-        )
-
-
 class LocalClient(Client):
     """A client that closes its cluster when it closes, or when Python ends.
 
@@ -125,11 +101,11 @@ class LocalClient(Client):
     ----------
     cluster : LocalCluster
         As it has started.
-    shape : Shape
-        What was asked for.
+    shape : mapping of str to object
+        What was asked for: arguments of `psnb.local_cluster`.
     """
 
-    def __init__(self, cluster: LocalCluster, shape: Shape) -> None:
+    def __init__(self, cluster: LocalCluster, shape: Mapping[str, object]) -> None:
         self.shape = shape
         super().__init__(cluster)
         _all.add(self)
@@ -143,7 +119,7 @@ class LocalClient(Client):
 
     def _repr_html_(self) -> str:
         # Dask's has a link to its dashboard, also where there is none.
-        if self.shape.dashboard_address is not None:
+        if self.shape["dashboard_address"] is not None:
             return str(super()._repr_html_())
         return f"<code>{escape(repr(self))}</code>"
 
@@ -156,7 +132,7 @@ def running() -> list[LocalClient]:
     return [client for client in list(_all) if is_connected(client)]
 
 
-def running_with(shape: Shape) -> LocalClient | None:
+def running_with(shape: Mapping[str, object]) -> LocalClient | None:
     """Return the client of the local cluster that runs; None if none does.
 
     Raises
@@ -170,10 +146,11 @@ def running_with(shape: Shape) -> LocalClient | None:
             return client
     if not there:
         return None
+    other = [f"{name}={each!r}" for name, each in there[0].shape.items() if each != shape[name]]
     raise ClusterError(
         f"local_cluster(reuse=True): the cluster that runs at {there[0].cluster.scheduler_address} "
-        f"was started with {shape.differences(there[0].shape)}: ask for the same, or end it first "
-        "with close() of its client"
+        f"was started with {', '.join(other)}: ask for the same, or end it first with close() of "
+        "its client"
     )
 
 
@@ -181,10 +158,12 @@ def warn_of_others() -> None:
     """Log that another local cluster runs, which may have been forgotten."""
     for client in running():
         logger.warning(
-            "another local cluster of this process runs at %s (%s), and goes on with what it has: "
-            "local_cluster(reuse=True) returns it, close() of its client ends it",
+            "another local cluster of this process runs at %s (workers=%s, servers=%s), and goes "
+            "on with what it has: local_cluster(reuse=True) returns it, close() of its client ends "
+            "it",
             client.cluster.scheduler_address,
-            client.shape,
+            client.shape["workers"],
+            client.shape["servers"],
         )
 
 
@@ -195,10 +174,6 @@ def _close_all() -> None:
 
 # Before Dask ends all clusters: to a client that is still open, servers would seem to die.
 atexit.register(_close_all)
-
-
-_Node = Callable[[int, dict[str, int]], dict[str, Any]]
-"""Describes a worker or server of a cluster, from its threads and resources."""
 
 
 @explained
@@ -276,9 +251,14 @@ def local_cluster(
             "Dask's dashboard needs the package bokeh, which is not installed: "
             "pip install 'psnb[dashboard]'"
         )
-    shape = Shape(
-        *(workers, servers, threads_per_worker, dashboard_address, bool(security), bool(processes))
-    )
+    shape = {
+        "workers": workers,
+        "servers": servers,
+        "threads_per_worker": threads_per_worker,
+        "dashboard_address": dashboard_address,
+        "security": bool(security),
+        "processes": bool(processes),
+    }
     if security and not processes:
         raise ConfigurationError(
             "local_cluster(security=True): without processes nothing listens that needs it"
@@ -289,7 +269,21 @@ def local_cluster(
     raise_limits()  # the scheduler is in this process, and others have its settings
     link = _link(security) if processes else _NO_LINK
     settings = dict(QUIET) if dashboard_address is None else {}
-    node = _process(link, security, settings) if processes else _thread(link)
+    options = {**link, "dashboard": False, "silence_logs": logging.WARNING}
+    if processes:
+        options["worker_class"] = PrivateWorker if security else Worker
+        options["settings"] = settings
+        options["preload"] = [*dask.config.get("distributed.worker.preload"), _PRELOAD]
+    else:
+        # In one process, no worker has a memory limit of its own, at which Dask would pause it.
+        options["memory_limit"] = None
+
+    def node(threads: int, resources: dict[str, int]) -> dict[str, Any]:
+        return {
+            "cls": SlowStartNanny if processes else Worker,
+            "options": {**options, "nthreads": threads, "resources": resources},
+        }
+
     scheduler = PrivateScheduler if security and dashboard_address is None else Scheduler
     try:
         # Dask imports from its folder, and uses one that another user has made in its place.
@@ -317,7 +311,12 @@ def local_cluster(
                 name="psnb",
             )
     except (OSError, RuntimeError) as error:
-        raise ClusterError(f"the local cluster did not start: {_first_cause(error)}") from error
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # Dask wraps it, as "Nanny failed to start."
+            cause = cause.__cause__
+        raise ClusterError(
+            f"the local cluster did not start: {type(cause).__name__}: {cause}"
+        ) from error
     try:
         return LocalClient(cluster, shape)
     except BaseException:  # an interrupt, too: its processes end
@@ -328,37 +327,6 @@ def local_cluster(
 _PRELOAD = "psnb._src.cluster.preload"
 
 _NO_LINK: dict[str, Any] = {"protocol": "inproc://", "security": Security()}
-
-
-def _process(link: dict[str, Any], security: bool, settings: dict[str, Any]) -> _Node:
-    options = {
-        **link,
-        "worker_class": PrivateWorker if security else Worker,
-        "settings": settings,
-        "dashboard": False,
-        "silence_logs": logging.WARNING,
-        "preload": [*dask.config.get("distributed.worker.preload"), _PRELOAD],
-    }
-    return lambda threads, resources: {
-        "cls": SlowStartNanny,
-        "options": {**options, "nthreads": threads, "resources": resources},
-    }
-
-
-def _thread(link: dict[str, Any]) -> _Node:
-    # In one process, no worker has a memory limit of its own, at which Dask would pause it.
-    options = {**link, "dashboard": False, "silence_logs": logging.WARNING, "memory_limit": None}
-    return lambda threads, resources: {
-        "cls": Worker,
-        "options": {**options, "nthreads": threads, "resources": resources},
-    }
-
-
-def _first_cause(error: BaseException) -> str:
-    """Return what an error began with; Dask wraps it, as "Nanny failed to start."."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return f"{type(error).__name__}: {error}"
 
 
 def _link(security: bool) -> dict[str, Any]:

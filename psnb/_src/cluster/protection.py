@@ -26,9 +26,8 @@ def serving(scheduler: Scheduler, workers: Iterable[WorkerState]) -> set[str]:
 
     Processes that are meant to be one, until they are drained, and processes that became one.
     """
-    registry = plugin_named(scheduler, LayoutRegistry.name)
-    held = set() if registry is None else registry.addresses()
-    gone = emptied(scheduler)
+    registry = registry_of(scheduler)
+    held, gone = registry.addresses(), registry.emptied()
     return {
         each.address
         for each in workers
@@ -36,10 +35,10 @@ def serving(scheduler: Scheduler, workers: Iterable[WorkerState]) -> set[str]:
     }
 
 
-def emptied(scheduler: Scheduler) -> set[str]:
-    """Return the addresses of the servers that were emptied to be ended; on the scheduler."""
-    registry = plugin_named(scheduler, LayoutRegistry.name)
-    return set() if registry is None else registry.emptied()
+def registry_of(scheduler: Scheduler) -> LayoutRegistry:
+    """Return the scheduler's registry of strategies, which is there before the other plugins."""
+    registry: LayoutRegistry = plugin_named(scheduler, LayoutRegistry.name)
+    return registry
 
 
 class ServerProtection(SchedulerPlugin):
@@ -78,22 +77,20 @@ class ServerProtection(SchedulerPlugin):
         if n is None and target is not None:
             n = len(known) - target
         group = key or (lambda worker: worker.address)
-        gone = emptied(self._scheduler)
+        gone = registry_of(self._scheduler).emptied()
         others = {group(worker) for address, worker in known.items() if address not in gone}
 
-        def choose(first: bool, n: int | None, minimum: int | None) -> list[Any]:
+        def choose(first: bool, n: int, minimum: int | None) -> list[Any]:
             self._may_go = lambda worker: (group(worker) not in others) is first
             try:
-                chosen = self._choose(memory_ratio, n, key, minimum, attribute=attribute)
+                return list(self._choose(memory_ratio, n, key, minimum, attribute=attribute))
             finally:
                 self._may_go = lambda worker: True
-            return list(chosen)
 
         if n is None:
             return list(self._choose(memory_ratio, n, key, minimum, attribute=attribute))
         chosen = choose(True, n, minimum)
-        left = n - len(chosen)
-        return chosen + choose(False, left, minimum and minimum + len(chosen))
+        return chosen + choose(False, n - len(chosen), minimum and minimum + len(chosen))
 
     async def retire_workers(
         self,
@@ -107,9 +104,8 @@ class ServerProtection(SchedulerPlugin):
         Dask does the same with workers that have the only copy of a result, if there is no room for
         it elsewhere: they stay, and are not returned.
         """
-        registry = plugin_named(self._scheduler, LayoutRegistry.name)
-        held = set() if registry is None else registry.addresses()
-        known = self._scheduler.workers
+        registry, known = registry_of(self._scheduler), self._scheduler.workers
+        held = registry.addresses()
         # LocalCluster mixes names, of whichever type, and addresses.
         held |= {str(known[address].name) for address in held if address in known}
         asked = [*(workers or ()), *(names or ())]
@@ -121,10 +117,9 @@ class ServerProtection(SchedulerPlugin):
             )
             workers = workers and [each for each in workers if str(each) not in held]
             names = names and [each for each in names if str(each) not in held]
-        if registry is not None:
-            # Dask retires no worker that has an actor: servers that hold nothing end before.
-            left = {str(each) for each in (*(workers or ()), *(names or ()))}
-            registry.release_idle([a for a, each in known.items() if left & {a, str(each.name)}])
+        # Dask retires no worker that has an actor: servers that hold nothing end before.
+        left = {str(each) for each in (*(workers or ()), *(names or ()))}
+        registry.release_idle([a for a, each in known.items() if left & {a, str(each.name)}])
         retired: dict[str, Any] = await self._retire(workers=workers, names=names, **more)
         return retired
 
