@@ -13,7 +13,7 @@ from distributed import Client
 
 import psnb
 from psnb._src.checkpoint.manager import FolderManager
-from psnb._src.checkpoint.restore import Checkpoint, ModelParts
+from psnb._src.checkpoint.restore import Checkpoint
 from psnb._src.client.handles import shards_of
 from psnb._src.client.variable import Variable
 from psnb.errors import CheckpointError, ConfigurationError
@@ -307,7 +307,7 @@ def test_what_is_not_needed_later_may_be_missing_on_either_side(old: Model, tmp_
         (more, {"new"}, {"head"}),
         (same, {"head"}, {}),  # an earlier psnb saved it
     ):
-        parts = ModelParts(lambda now, before: "", here, there)
+        parts = (lambda now, before: "", here, there)
         found = Checkpoint(path, parameters, models=lambda run, parts=parts: parts)  # type: ignore[misc]
         assert found.restored.restored == ("deep.0", "deep.1")
         assert found.complete
@@ -316,7 +316,7 @@ def test_what_is_not_needed_later_may_be_missing_on_either_side(old: Model, tmp_
 
 
 def test_what_lies_elsewhere_is_different(old: Model, tmp_path: Path) -> None:
-    parts = ModelParts(lambda now, before: "it has moved" * (now == before == "head"), (), ())
+    parts = lambda now, before: "it has moved" * (now == before == "head"), (), ()
     parameters = parameters_of(tmp_path, "deep.0", "deep.1", "head")
     with pytest.raises(CheckpointError, match="different: 'head': it has moved\n"):
         Checkpoint(tmp_path / "ckpt-000001", parameters, models=lambda run: parts)

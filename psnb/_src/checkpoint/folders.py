@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from psnb._src.checkpoint.local_store import LocalStore
 from psnb._src.checkpoint.manifest import MANIFEST, DamagedFileError
-from psnb._src.checkpoint.store import CheckpointStore, StoredCheckpoint
+from psnb._src.checkpoint.store import CheckpointStore
 from psnb._src.utils.paths import AnyPath, RemotePath
 from psnb._src.utils.sealed_json import FormatError
 from psnb.errors import CheckpointError
@@ -57,14 +57,3 @@ def is_gone(path: AnyPath) -> bool:
         return not (path / MANIFEST).exists()
     except OSError:
         return False
-
-
-def use(path: AnyPath) -> StoredCheckpoint:
-    """Use a checkpoint, in whatever folder.
-
-    Raises
-    ------
-    CheckpointError
-        If it is not there.
-    """
-    return store_at(path.parent).use(path)

@@ -28,14 +28,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import logging
-import math
 import os
 import re
 import shutil
 import stat
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -148,7 +147,7 @@ class LocalCheckpoint(StoredCheckpoint):
                 "its manifest is not a regular file"
             )  # opening a pipe would block
         # Without waiting: the writer of a partial folder may itself wait for the folder's lock.
-        self._lock = FolderLock(path / MANIFEST, "rb", SHARED | AT_ONCE)
+        self.release = FolderLock(path / MANIFEST, "rb", SHARED | AT_ONCE).release
 
     def file(self, name: str) -> Path:
         file = self.path / name
@@ -158,9 +157,6 @@ class LocalCheckpoint(StoredCheckpoint):
 
     def place(self, name: str) -> AnyPath:
         return self.path / name
-
-    def release(self) -> None:
-        self._lock.release()
 
 
 class _LocalPartial(PartialCheckpoint):
@@ -197,7 +193,18 @@ class _LocalPartial(PartialCheckpoint):
         self._lock.file.flush()
         sync(self.folder / MANIFEST)
         sync(self.folder)
-        path = self._local.place(self.folder, self._lock)
+        with self._local.alone():
+            self._lock.release()  # not all file systems rename a folder in which a file is open
+            number = max(self._local.numbers(), default=0)
+            while True:
+                number += 1
+                try:
+                    path = self.folder.rename(self._local.path / checkpoint_name(number))
+                    break
+                except OSError as error:
+                    # A file has that name; or, without locks, a checkpoint that was just made.
+                    if error.errno not in _TAKEN:
+                        raise
         sync(self._local.path)
         return path
 
@@ -212,16 +219,13 @@ class LocalStore(CheckpointStore):
     """
 
     path: Path
-
-    def checkpoints(self) -> list[AnyPath]:
-        with self._steady():
-            return super().checkpoints()
+    _kind = LocalCheckpoint
 
     @contextmanager
     def partial(self) -> Iterator[PartialCheckpoint]:
         path = self._hidden()
         try:
-            with self._alone():  # so that it is not seen before it is locked
+            with self.alone():  # so that it is not seen before it is locked
                 path.mkdir()
                 manifest = FolderLock(path / MANIFEST, "x", EXCLUSIVE | AT_ONCE)
             with manifest:
@@ -229,33 +233,11 @@ class LocalStore(CheckpointStore):
         finally:
             shutil.rmtree(path, ignore_errors=True)
 
-    def place(self, path: Path, manifest: FolderLock) -> Path:
-        """Give a complete folder the name of the newest checkpoint, and return its path."""
-        with self._alone():
-            manifest.release()  # not all file systems rename a folder in which a file is open
-            number = max(self.numbers(), default=0)
-            while True:
-                number += 1
-                final = self.path / checkpoint_name(number)
-                try:
-                    return path.rename(final)
-                except OSError as error:
-                    # A file has that name; or, without locks, a checkpoint that was just made.
-                    if error.errno not in _TAKEN:
-                        raise
-
-    def last_kept(self) -> float:
-        latest = -math.inf
-        for path in self.checkpoints():
-            with suppress(OSError):
-                latest = max(latest, (self.path / path.name / KEPT).stat().st_mtime)
-        return latest
-
     def _prune(self, keep: int) -> None:
         for path in (self.path / each.name for each in self.checkpoints()[:-keep]):
             try:
-                with self._alone():
-                    if _is_there(path / KEPT) or _is_used(path):
+                with self.alone():
+                    if (self.root / path.name / KEPT).exists() or _is_used(path):
                         continue
                     # Renamed first: a folder with a checkpoint's name must be complete at any time.
                     going = path.rename(self._hidden())
@@ -268,7 +250,7 @@ class LocalStore(CheckpointStore):
 
     def _prepare(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        with self._alone() as lock:
+        with self.alone() as lock:
             probe = self._hidden()
             probe.mkdir()
             probe.rmdir()
@@ -292,39 +274,26 @@ class LocalStore(CheckpointStore):
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def _use(self, name: str) -> StoredCheckpoint:
-        with self._steady():
-            return LocalCheckpoint(self.path / name)
+    def _kept_at(self, path: AnyPath) -> float:
+        return (self.path / path.name / KEPT).stat().st_mtime
 
     def _hidden(self) -> Path:
         return self.path / f"{_HIDDEN}{uuid.uuid4().hex}"
 
-    def _alone(self) -> FolderLock:
+    def alone(self) -> FolderLock:
         """Lock the folder, briefly: only the holder makes, names or removes folders there."""
         return FolderLock(self.path / _LOCK, "ab", EXCLUSIVE)
 
-    @contextmanager
-    def _steady(self) -> Iterator[None]:
-        """Keep others, briefly, from making, naming or removing folders there."""
-        with ExitStack() as moment:
-            # Without such a file nothing was written there; for example, a checkpoint was copied.
-            with suppress(OSError):
-                moment.enter_context(FolderLock(self.path / _LOCK, "rb", SHARED))
-            yield
+    def _steady(self) -> AbstractContextManager[object]:
+        try:
+            return FolderLock(self.path / _LOCK, "rb", SHARED)
+        except OSError:  # nothing was written there; for example, a checkpoint was copied
+            return nullcontext()
 
 
 def _is_partial(path: Path) -> bool:
     """Return whether this is a folder that a manager has begun, and nothing of others."""
     return _PARTIAL.fullmatch(path.name) is not None and path.is_dir() and not path.is_symlink()
-
-
-def _is_there(path: Path) -> bool:
-    """Return whether something is there; unlike pathlib, raise if that cannot be known."""
-    try:
-        path.lstat()
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _is_used(path: Path) -> bool:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from html import escape
-from typing import Any, Protocol
+from typing import Any
 
 from psnb._src.checkpoint.folders import checkpoints_in, is_gone, not_read, store_at
 from psnb._src.checkpoint.manifest import checked_metadata
@@ -27,10 +27,8 @@ from psnb._src.checkpoint.restore import (
     no_models,
     restore_choice,
 )
-from psnb._src.checkpoint.writing import DeltaBase, ShardKey, UsedBase, in_use, write_checkpoint
-from psnb._src.client.dense_shards import DenseShards
+from psnb._src.checkpoint.writing import DeltaBase, UsedBase, in_use, write_checkpoint
 from psnb._src.client.snapshots import TableSnapshots
-from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.monitor.html.tables import html_table
 from psnb._src.monitor.statistics import CheckpointStatistics
 from psnb._src.utils.checks import integer, path_text
@@ -46,25 +44,6 @@ _ATTEMPTS = 5
 """How often a checkpoint is begun: each time, servers have ended on which it was taken."""
 
 
-class SavedStrategy(Protocol):
-    """A strategy, whose parameters are saved."""
-
-    def parameters(self) -> Mapping[str, DenseShards | SparseShards]:
-        """Return all of them, by name."""
-
-    def prepare_snapshots(self) -> None:
-        """Have servers get ready for that, and wait until they are."""
-
-    def snapshots(self, since: Mapping[ShardKey, str] | None = None) -> TableSnapshots:
-        """Take snapshots of all parameters; with marks, of the changes since then."""
-
-    def settled(self) -> bool:
-        """Wait until each shard is on a server that answers; return whether that is so."""
-
-    def note_checkpoint(self, path: AnyPath) -> None:
-        """Remember the checkpoint, for recovery."""
-
-
 State = Callable[[], Mapping[str, Any]]
 """Returns metadata, as of the moment that is saved."""
 
@@ -77,7 +56,7 @@ class FolderManager(FixedAttributes):
 
     Parameters
     ----------
-    strategy : SavedStrategy
+    strategy : StrategyCore
         The strategy whose parameters are saved.
     directory, max_to_keep
         As for `CheckpointManager`.
@@ -99,7 +78,7 @@ class FolderManager(FixedAttributes):
 
     def __init__(
         self,
-        strategy: SavedStrategy,
+        strategy: Any,
         directory: str | os.PathLike[str],
         max_to_keep: int,
         keep_every: float | None = None,
@@ -221,7 +200,9 @@ class FolderManager(FixedAttributes):
                 began = time.monotonic()
                 with nullcontext() if self._barrier is None else self._barrier(timeout):
                     content, run = self._content(metadata, more), self._run()
-                    taken = self._strategy.snapshots(self._since(base))
+                    since = {} if base is None else base.known.marks
+                    # Without deltas, servers need not track changes.
+                    taken = self._strategy.snapshots(since if self._full_every > 1 else None)
                 pause += 0.0 if self._barrier is None else time.monotonic() - began
                 try:
                     with closing(taken):
@@ -334,11 +315,6 @@ class FolderManager(FixedAttributes):
         for each in more:
             content |= checked_metadata(run_in_thread(each))
         return content
-
-    def _since(self, base: UsedBase | None) -> Mapping[ShardKey, str] | None:
-        if self._full_every == 1:
-            return None  # so that servers need not track changes
-        return {} if base is None else base.known.marks
 
     def _write(
         self,

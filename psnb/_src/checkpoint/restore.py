@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from psnb._src.checkpoint.manifest import ManifestEntry
 from psnb._src.checkpoint.shards import CheckpointReader
@@ -104,16 +104,6 @@ Rename = Mapping[str, str] | Callable[[str], str]
 """Gives a name in the checkpoint the name that the parameter has now."""
 
 
-def _always(_: str) -> bool:
-    """Take all."""
-    return True
-
-
-def _same(name: str) -> str:
-    """Rename nothing."""
-    return name
-
-
 @dataclass(frozen=True)
 class RestoreChoice:
     """Which parameters are restored; by default all, each by its name.
@@ -126,8 +116,8 @@ class RestoreChoice:
         Returns the name that something in the checkpoint has now.
     """
 
-    takes: Callable[[str], bool] = _always
-    renamed: Callable[[str], str] = _same
+    takes: Callable[[str], bool] = lambda name: True
+    renamed: Callable[[str], str] = str  # the same
 
     def among(self, saved: Iterable[str]) -> dict[str, str]:
         """Return what is chosen of the names in a checkpoint, by the names that they have now.
@@ -175,7 +165,7 @@ def restore_choice(
     if isinstance(rename, Mapping):
         renamed = _by(rename)
     elif rename is None or callable(rename):
-        renamed = rename or _same
+        renamed = rename or str
     else:
         raise ConfigurationError(
             "restore: rename must be a mapping from names in the checkpoint to names now, or a "
@@ -204,30 +194,16 @@ def _by(rename: Mapping[str, str]) -> Callable[[str], str]:
 _ALL = RestoreChoice()
 
 
-class ModelParts(NamedTuple):
-    """The records of the models that parameters are of.
+ModelParts = tuple[Callable[[str, str], str], Collection[str], Collection[str]]
+"""The models that parameters are of, as `ModelRecords.compared` returns them."""
 
-    Attributes
-    ----------
-    moved : callable
-        Takes the names of a parameter here and in the checkpoint; returns which parts lie elsewhere
-        in it, empty if none do.
-    scratch, saved_scratch : collection of str
-        The parameters here, and in the checkpoint, whose values are not needed later.
-    """
-
-    moved: Callable[[str, str], str]
-    scratch: Collection[str]
-    saved_scratch: Collection[str]
+ModelPartsOf = Callable[[Any], ModelParts]
+"""Takes the models that a checkpoint has."""
 
 
-ModelPartsOf = Callable[[Mapping[str, Any]], ModelParts]
-"""Takes what psnb saved of a run."""
-
-
-def no_models(run: Mapping[str, Any]) -> ModelParts:
+def no_models(saved: object) -> ModelParts:
     """Return that parameters are of no models."""
-    return ModelParts(lambda now, before: "", (), ())
+    return lambda now, before: "", (), ()
 
 
 class Checkpoint:
@@ -278,9 +254,9 @@ class Checkpoint:
         self.path = path
         self._reader = CheckpointReader(path)
         manifest = self._reader.manifest
-        known = models(manifest.run)
+        moved, scratch, saved_scratch = models(manifest.run.get("models"))
         saved = {new: manifest.entries[old] for new, old in choice.among(manifest.entries).items()}
-        needed = {name: each for name, each in parameters.items() if name not in known.scratch}
+        needed = {name: each for name, each in parameters.items() if name not in scratch}
         wanted = {name: each for name, each in needed.items() if choice.takes(name)}
         both = {name: (saved[name], each) for name, each in wanted.items() if name in saved}
         different = {
@@ -288,7 +264,7 @@ class Checkpoint:
             for name, (entry, parameter) in both.items()
             if (
                 differences := list(_differences(name, entry, parameter.describe()))
-                or [*filter(None, [known.moved(name, entry.name)])]
+                or [*filter(None, [moved(name, entry.name)])]
             )
         }
         self._parts = {name: part for name, part in both.items() if name not in different}
@@ -309,7 +285,7 @@ class Checkpoint:
                 entry.name: f"found {_shown(entry.description)}"
                 for name, entry in saved.items()
                 if name not in wanted
-                if name not in known.scratch and entry.name not in known.saved_scratch
+                if name not in scratch and entry.name not in saved_scratch
             },
             different,
         )

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from psnb._src.checkpoint.deltas import MergedDeltas
-from psnb._src.checkpoint.folders import use
+from psnb._src.checkpoint.folders import store_at
 from psnb._src.checkpoint.manifest import DamagedFileError, ManifestEntry
 from psnb._src.server.tables.checks import (
     ROW_USE,
@@ -74,7 +74,7 @@ class CheckpointReader:
     """
 
     def __init__(self, path: AnyPath) -> None:
-        self.path, self.stored = path, use(path)
+        self.path, self.stored = path, store_at(path.parent).use(path)
         self.release = weakref.finalize(self, self.stored.release)
         try:
             self.manifest = self.stored.manifest()

@@ -35,9 +35,10 @@ import tempfile
 import time
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 from psnb._src.checkpoint.manifest import KEPT, MANIFEST, Manifest, read_manifest
 from psnb._src.utils.paths import AnyPath, RemotePath
@@ -91,11 +92,18 @@ class StoredCheckpoint:
     path : Path or RemotePath
         Where it is.
 
+    Attributes
+    ----------
+    release : callable
+        Lets it be removed, where that was kept from happening; idempotent.
+
     Raises
     ------
     OSError
         If it is not there.
     """
+
+    release: Callable[[], object]
 
     def __init__(self, path: AnyPath) -> None:
         self.path = path
@@ -103,7 +111,7 @@ class StoredCheckpoint:
             raise FileNotFoundError("it has no manifest")
         self._copies = Path(tempfile.mkdtemp(prefix="psnb-checkpoint-"))
         # At the latest with the last reference to it. Arrays that are mapped stay usable.
-        self._removed = weakref.finalize(self, shutil.rmtree, self._copies, ignore_errors=True)
+        self.release = weakref.finalize(self, shutil.rmtree, self._copies, ignore_errors=True)
 
     def manifest(self) -> Manifest:
         """Return its manifest.
@@ -145,10 +153,6 @@ class StoredCheckpoint:
         except OSError:
             return False
 
-    def release(self) -> None:
-        """Let it be removed, where that was kept from happening; idempotent."""
-        self._removed()
-
 
 class PartialCheckpoint:
     """A checkpoint that is being written: files that no manifest names yet.
@@ -169,16 +173,6 @@ class PartialCheckpoint:
         self.prefix, self.finished = f"{name}/", False
         self._store = store
         self._base: AnyPath | None = None
-
-    def size(self, name: str) -> int:
-        """Return the bytes of a file in its folder.
-
-        Raises
-        ------
-        FileNotFoundError
-            If it is not there.
-        """
-        return RemotePath(str(self.folder / name)).size()
 
     def share(self, base: StoredCheckpoint, files: Iterable[str]) -> None:
         """Let some files of a checkpoint, which is in use, be files of this one, too.
@@ -257,6 +251,7 @@ class CheckpointStore:
     """
 
     path: AnyPath
+    _kind: Callable[[Any], StoredCheckpoint] = StoredCheckpoint
 
     def __init__(self, path: AnyPath, left_after: float = 86400.0) -> None:
         self.path, self.root, self._left_after = path, RemotePath(str(path)), left_after
@@ -278,7 +273,8 @@ class CheckpointStore:
 
     def checkpoints(self) -> list[AnyPath]:
         """Return the complete checkpoints at one moment, oldest first."""
-        return [self.path / checkpoint_name(number) for number in self.numbers()]
+        with self._steady():
+            return [self.path / checkpoint_name(number) for number in self.numbers()]
 
     def numbers(self) -> list[int]:
         """Return the numbers of all checkpoints, in their order."""
@@ -326,7 +322,8 @@ class CheckpointStore:
             If it is not there.
         """
         try:
-            return self._use(path.name)
+            with self._steady():
+                return self._kind(self.path / path.name)
         except OSError as error:
             raise CheckpointError(
                 f"{str(path)!r} is not a checkpoint, or was removed since as one of the oldest "
@@ -340,8 +337,8 @@ class CheckpointStore:
         """
         latest = -math.inf
         for path in self.checkpoints():
-            with suppress(CheckpointError):  # then one more is kept than need be
-                latest = max(latest, _time_in(self._folders(path)[0] / KEPT, -math.inf))
+            with suppress(CheckpointError, OSError):  # then one more is kept than need be
+                latest = max(latest, self._kept_at(path))
         return latest
 
     def prune(self, keep: int) -> None:
@@ -365,11 +362,15 @@ class CheckpointStore:
             (self.root / name).remove()  # first: without it the others are leftovers
         self._free({folder for folders in going.values() for folder in folders})
 
+    def _steady(self) -> AbstractContextManager[object]:
+        """Keep others, briefly, from making, naming or removing checkpoints, where that can be."""
+        return nullcontext()
+
     def _is_complete(self, name: str) -> bool:
         return (self.root / name / MANIFEST).exists()
 
-    def _use(self, name: str) -> StoredCheckpoint:
-        return StoredCheckpoint(self.path / name)
+    def _kept_at(self, path: AnyPath) -> float:
+        return _time_in(self._folders(path)[0] / KEPT, -math.inf)
 
     def _folders(self, path: AnyPath) -> list[RemotePath]:
         """Return the folders in which the files of a checkpoint are, its own first.

@@ -29,7 +29,7 @@ from psnb._src.checkpoint.manifest import Manifest, ManifestEntry, checked_metad
 from psnb._src.checkpoint.store import CheckpointStore, PartialCheckpoint, StoredCheckpoint
 from psnb._src.client.snapshots import TableSnapshots
 from psnb._src.utils.files import WrittenFile
-from psnb._src.utils.paths import AnyPath
+from psnb._src.utils.paths import AnyPath, RemotePath
 from psnb.errors import CheckpointError
 
 ShardKey = tuple[str, int]
@@ -175,7 +175,7 @@ def write_checkpoint(
 def _check_there(partial: PartialCheckpoint, file: str, written: WrittenFile) -> None:
     """Check that a file that a server has written is there for this process, too."""
     try:
-        size = partial.size(file)
+        size = RemotePath(str(partial.folder / file)).size()
     except FileNotFoundError:
         size = -1
     if size != written.nbytes:
