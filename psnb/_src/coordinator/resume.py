@@ -231,7 +231,7 @@ class CheckpointManager(FolderManager):
             core.barrier if consistent else None,
             state,
             lambda: core.saved_run(settings).to_config(),
-            core.strategy.model_parts,
+            core.strategy.models.compared,
         )
         core.saving.use(Saves(self, schedule, lambda: core.queue.completed, self.save_timeout))
 

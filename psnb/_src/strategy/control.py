@@ -22,6 +22,9 @@ from psnb.errors import ServerLostError, ServerUnresponsiveError
 TICKS = 50
 """Ticks for each `heartbeat_timeout`."""
 
+STOP_TIMEOUT = 2.0
+"""Seconds in which a server must end."""
+
 
 class ServerControl:
     """Sends requests to servers, over a control connection to each.
@@ -59,8 +62,9 @@ class ServerControl:
 
     async def stop(self, server: ServerAddress) -> None:
         """End a server, if it can be reached, with all it holds; closes the connection."""
-        with contextlib.suppress(OSError):
-            await self.connection(server).ask(StopServer())
+        with contextlib.suppress(OSError):  # a timeout, too
+            async with asyncio.timeout(STOP_TIMEOUT):
+                await self.connection(server).ask(StopServer())
         self.hang_up(server)
 
     async def heartbeat(self, server: ServerAddress, layout: Layout) -> ServerStatus:

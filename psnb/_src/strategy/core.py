@@ -1,7 +1,7 @@
 """StrategyCore: psnb's side of a strategy; users hold a `ParameterServerStrategy`.
 
-Thread-safe. It does not refer to its `ParameterServerStrategy`, so that one can be collected.
-Objects that outlive the strategy (threads, the event loop) hold the core weakly.
+Thread-safe. It does not refer to its `ParameterServerStrategy`, so that one can be collected; the
+event loop holds the core until then (`StrategyCore.hang_up`).
 """
 
 from __future__ import annotations
@@ -10,23 +10,18 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any
 
 from distributed import Client
 
-from psnb._src.checkpoint.restore import ModelParts
 from psnb._src.client.comm_client import CommServerClient
 from psnb._src.client.commit import Blocked, end_round
 from psnb._src.client.dense_shards import DenseShards
-from psnb._src.client.embedding import Embedding
-from psnb._src.client.handles import shards_of
+from psnb._src.client.handles import Handle, shards_of
 from psnb._src.client.model_records import ModelRecord, ModelRecords
 from psnb._src.client.parameter_shards import clipped_tables
-from psnb._src.client.requests import Request
 from psnb._src.client.snapshots import TableSnapshots, prepare_snapshots
 from psnb._src.client.sparse_shards import SparseShards
-from psnb._src.client.variable import Variable
 from psnb._src.cluster.links import connection_ended
 from psnb._src.cluster.roles import WorkerNames, closure_workers
 from psnb._src.dask_compat.reach import cloudpickled, event_loop, has_ended, pool_of, unpickled
@@ -35,7 +30,7 @@ from psnb._src.protocol.lost_shards import advise
 from psnb._src.protocol.modules import Uploads
 from psnb._src.server.operations import EndRound, FenceCommits
 from psnb._src.server.tables.sharding import Partitioner
-from psnb._src.strategy.draining import LastSave, ServerDraining, no_last_save
+from psnb._src.strategy.draining import LastSave, no_last_save
 from psnb._src.strategy.losses import Losses
 from psnb._src.strategy.parameters import Registry
 from psnb._src.strategy.reconciler import Reconciler
@@ -47,28 +42,8 @@ from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.threads import run_on_loop
 from psnb.errors import CoordinatorClosedError, PsnbError, SerializationError, ServerLostError
 
-
-class Coordinator(Protocol):
-    """What a strategy knows of its coordinator."""
-
-    @property
-    def paused(self) -> bool:
-        """Whether no closures are begun at present."""
-
-    def drain(self, timeout: float | None = None) -> None:
-        """Stop dispatching closures, and wait until none runs."""
-
-    def resume(self) -> None:
-        """Begin closures again."""
-
-    def close(self) -> None:
-        """Close it; idempotent."""
-
-
 Fences = Sequence[FenceCommits]
 """Operations that tell new shards which commits were given up."""
-
-C = TypeVar("C", bound=Coordinator)
 
 
 def _none() -> None:
@@ -83,13 +58,11 @@ class StrategyCore:
     client : distributed.Client
         The cluster.
     servers : Servers
-        Its servers, which have started.
+        Its servers, which have started, with the shards.
     partitioner : callable or None
         How variables are split.
     half : bool
         Whether values and gradients of float32 travel with 16 bits.
-    dashboard : str
-        The address of Dask's own dashboard; empty if there is none.
 
     Attributes
     ----------
@@ -97,8 +70,14 @@ class StrategyCore:
         As given.
     servers : Servers
         As given.
+    name : str
+        Part of its shards' ids; unique in the cluster. Not the name that views show.
+    shards : tuple of ShardId
+        All shards.
     server_client : CommServerClient
         Sends requests to the servers.
+    ask : callable
+        Its: sends requests on the event loop; returns errors in the place of answers.
     registry : Registry
         The parameters.
     models : ModelRecords
@@ -123,55 +102,30 @@ class StrategyCore:
         servers: Servers,
         partitioner: Partitioner | None,
         half: bool,
-        dashboard: str,
     ) -> None:
-        self.client, self.servers, self.dashboard = client, servers, dashboard
-        self.server_client = CommServerClient(
-            event_loop(client), pool_of(client), servers.layout_cache
-        )
+        self.client, self.servers, self._loop = client, servers, event_loop(client)
+        self.name, self.shards = servers.name, servers.shards
+        self.server_client = CommServerClient(self._loop, pool_of(client), servers.layout_cache)
+        self.ask = self.server_client.ask
         self.registry = Registry()
         self.models = ModelRecords(self._note_model)
         self.tables = TableFactory(servers, self.server_client, partitioner, half, self._describe)
         self.watch = ServerWatch(servers, self.server_client, self.registry.all)
-        me = weakref.ref(self)
-
-        def last_save(then: Callable[[], None]) -> AnyPath:
-            known = me()
-            return (no_last_save if known is None else known.save_last)(then)
-
-        draining = ServerDraining(event_loop(client), servers, last_save)
-
-        def way(lost: Collection[int]) -> str:
-            known = me()
-            return "" if known is None else known.losses.summary(lost)
-
-        # On the event loop, which must not keep the core.
-        ended = partial(_end, servers, self.server_client)
         self.losses = Losses(servers, self.registry, self.tables)
         advise(self.losses)
-        self.reconciler = Reconciler(client, servers, draining, ended, way)
         self._names = WorkerNames()
         self.uploads = Uploads()
-        self._loop = event_loop(client)
         self._lock = threading.Lock()  # guards all fields below; not held during requests
         self.closed = False
         # Both weakly: the event loop holds the core, and must not keep the coordinator.
-        self._coordinator: Callable[[], Coordinator | None] = _none
+        self._coordinator: Callable[[], Any] = _none  # a `ClusterCoordinator`
         self._save_last: Callable[[], LastSave | None] = _none  # the coordinator's
         self._fences: Callable[[], Fences] = tuple  # the coordinator's; else there are none
         # Shards whose recovery was begun and has not ended. The event loop adds to it, so every
         # operation on it must be one that needs no lock.
         self.lost: set[int] = set()
-
-    @property
-    def name(self) -> str:
-        """Part of its shards' ids; unique in the cluster. Not the name that views show."""
-        return self.servers.name
-
-    @property
-    def shards(self) -> tuple[ShardId, ...]:
-        """All shards."""
-        return self.servers.shards
+        summary = self.losses.summary
+        self.reconciler = Reconciler(client, servers, self._last_save, self._end, summary)
 
     @property
     def layout(self) -> Layout:
@@ -196,10 +150,6 @@ class StrategyCore:
         """Return how each parameter is spread over the servers, by name."""
         return {name: shards_of(handle) for name, handle in self.registry.all().items()}
 
-    def model_parts(self, run: Mapping[str, Any]) -> ModelParts:
-        """Return the records of the models here, and of those in a checkpoint."""
-        return ModelParts(*self.models.compared(run.get("models")))
-
     def take(self) -> None:
         """Take the parameters and models over that an owner before this process has made.
 
@@ -213,7 +163,7 @@ class StrategyCore:
         for name, packed in self.servers.ownership.models.items():
             self.models.know(name, ModelRecord.unpacked(packed))
 
-    def _describe(self, parameter: Variable | Embedding) -> None:
+    def _describe(self, parameter: Handle) -> None:
         # For the next owner.
         name, packed = parameter.name, cloudpickled(parameter)
         run_on_loop(self._loop, lambda: self.servers.ownership.describe(self.name, name, packed))
@@ -231,10 +181,6 @@ class StrategyCore:
         return TableSnapshots(
             self.server_client, self.parameters(), lambda: self.servers.running, since
         )
-
-    async def ask(self, requests: Sequence[Request]) -> list[Any]:
-        """Send requests to shards, on the event loop; return errors in the place of answers."""
-        return await self.server_client.ask(requests)
 
     async def apply_round(self, of: EndRound, on_blocked: Blocked) -> None:
         """Apply what closures pushed in a round as one update; on the event loop."""
@@ -258,8 +204,8 @@ class StrategyCore:
 
     @uninterrupted  # except while it waits; what was placed is closed then
     def one_coordinator(
-        self, make: Callable[[], tuple[C, Callable[[], Fences], LastSave]], kept: set[Any]
-    ) -> C:
+        self, make: Callable[[], tuple[Any, Callable[[], Fences], LastSave]], kept: set[Any]
+    ) -> Any:
         """Return the strategy's coordinator, or make it.
 
         ``make`` also returns its fences, and what saves before a last server ends. The coordinator
@@ -273,25 +219,28 @@ class StrategyCore:
                 self._coordinator = weakref.ref(known)
                 self._save_last = weakref.WeakMethod(save_last)
                 kept.add(known)
-            return cast(C, known)
+            return known
 
-    def forget_coordinator(self, coordinator: Coordinator, kept: set[Any]) -> None:
+    def forget_coordinator(self, coordinator: object, kept: set[Any]) -> None:
         """Forget a coordinator that was closed, so that a new one can be made."""
         with self._lock:
             kept.discard(coordinator)
             if self._coordinator() is coordinator:
                 self._coordinator, self._save_last, self._fences = _none, _none, tuple
 
-    def coordinator(self) -> tuple[Coordinator | None, Callable[[], Fences]]:
+    def coordinator(self) -> tuple[Any, Callable[[], Fences]]:
         """Return the coordinator, if there is one, and what returns its fences."""
         with self._lock:
             return self._coordinator(), self._fences
 
-    @property
-    def save_last(self) -> LastSave:
-        """What saves before a last server ends."""
+    def _last_save(self, then: Callable[[], None]) -> AnyPath:
         with self._lock:
-            return self._save_last() or no_last_save
+            save = self._save_last() or no_last_save
+        return save(then)
+
+    def _end(self, why: CoordinatorClosedError) -> None:
+        self.server_client.close(why)
+        self.servers.end(why)
 
     def what_is_lost(self) -> str:
         """Return a text: what no server has, and what can be done; empty if nothing is lost."""
@@ -365,8 +314,3 @@ def unpickled_here(what: str, packed: bytes) -> Any:
         raise SerializationError(
             f"{what} cannot be unpickled here: {error!r}. Install the modules that it needs"
         ) from error
-
-
-def _end(servers: Servers, server_client: CommServerClient, why: CoordinatorClosedError) -> None:
-    server_client.close(why)
-    servers.end(why)

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
-from psnb._src.client.embedding import Embedding
-from psnb._src.client.variable import Variable
+from psnb._src.client.handles import Handle
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError
 
@@ -21,7 +20,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the dict; not held during requests
-        self._parameters: dict[str, Variable | Embedding | None] = {}  # None: being made
+        self._parameters: dict[str, Handle | None] = {}  # None: being made
 
     def __len__(self) -> int:
         """Return how many names are taken."""
@@ -36,26 +35,6 @@ class Registry:
         ConfigurationError
             If it is not a valid name, or is taken.
         """
-        name = self._take(name, kind)
-        try:
-            yield name
-        except BaseException:  # whatever ends it, an interrupt too: the name is free again
-            with self._lock:
-                del self._parameters[name]
-            raise
-
-    def add(self, parameter: Variable | Embedding) -> None:
-        """Store a handle under its name, which was taken before."""
-        with self._lock:
-            self._parameters[parameter.name] = parameter
-
-    def all(self) -> Mapping[str, Variable | Embedding]:
-        """Return a read-only snapshot of the parameters that were made."""
-        with self._lock:
-            made = {name: p for name, p in self._parameters.items() if p is not None}
-        return MappingProxyType(made)
-
-    def _take(self, name: str | None, kind: str) -> str:
         with self._lock:
             if name is None:
                 number = 1
@@ -71,4 +50,20 @@ class Registry:
                     "another name"
                 )
             self._parameters[name] = None
-        return name
+        try:
+            yield name
+        except BaseException:  # whatever ends it, an interrupt too: the name is free again
+            with self._lock:
+                del self._parameters[name]
+            raise
+
+    def add(self, parameter: Handle) -> None:
+        """Store a handle under its name, which was taken before."""
+        with self._lock:
+            self._parameters[parameter.name] = parameter
+
+    def all(self) -> Mapping[str, Handle]:
+        """Return a read-only snapshot of the parameters that were made."""
+        with self._lock:
+            made = {name: p for name, p in self._parameters.items() if p is not None}
+        return MappingProxyType(made)

@@ -37,7 +37,7 @@ from psnb._src.placement.next_layout import (
 from psnb._src.placement.registry import PUBLISH_AGAIN
 from psnb._src.protocol.lost_shards import UNKNOWN
 from psnb._src.strategy.control import ServerControl, gone, unresponsive
-from psnb._src.strategy.draining import ServerDraining
+from psnb._src.strategy.draining import LastSave, ServerDraining, no_last_save
 from psnb._src.strategy.scheduler_life import scheduler_ends
 from psnb._src.strategy.servers import Servers
 from psnb._src.utils.loops import LoopErrors
@@ -66,8 +66,8 @@ class Reconciler:
         The cluster.
     servers : Servers
         The strategy's.
-    draining : ServerDraining
-        Lets servers leave.
+    last_save : callable
+        Saves all when no other server can take the shards of those that leave.
     on_end : callable
         Called with the reason if the reconciler has to stop: the strategy was taken over, or the
         scheduler has ended.
@@ -78,17 +78,19 @@ class Reconciler:
     ----------
     wanted : int
         How many servers there should be.
+    close : callable
+        Ends it; returns immediately, any thread. Idempotent.
     """
 
     def __init__(
         self,
         client: Client,
         servers: Servers,
-        draining: ServerDraining,
+        last_save: LastSave = no_last_save,
         on_end: Callable[[CoordinatorClosedError], None] = lambda error: None,
         way: Callable[[Collection[int]], str] = lambda lost: UNKNOWN,
     ) -> None:
-        self._client, self._servers, self._draining = client, servers, draining
+        self._client, self._servers = client, servers
         self._on_end, self._way = on_end, way
         self.wanted = len(servers.running)
         self._homes: Mapping[int, ServerAddress] = {}
@@ -97,15 +99,13 @@ class Reconciler:
         self._watched: dict[ServerAddress, WatchedServer] = {}
         self._news, self._rounds = asyncio.Event(), asyncio.Event()
         self._loop = event_loop(client)
+        self._draining = ServerDraining(self._loop, servers, last_save)
         self._recruiting: asyncio.Task[None] | None = None
         self._recruits = LoopErrors("Looking for parameter servers")
         self._last_round = self._published = self._looked = 0.0
         self._named: tuple[ServerAddress, ...] = ()  # the servers that were published last
         self._task = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
-
-    def close(self) -> None:
-        """End it; returns immediately, any thread. Idempotent."""
-        self._task.cancel()
+        self.close = self._task.cancel
 
     async def arrange(
         self, homes: Mapping[int, ServerAddress], drained: Collection[ServerAddress]
@@ -138,10 +138,8 @@ class Reconciler:
     def _arranged(self) -> bool:
         placements = self._servers.layout.placements
         for index, home in self._homes.items():
-            watched = self._watched.get(home)
-            if home not in self._servers.running or (
-                watched is not None and watched.is_unresponsive
-            ):
+            if home not in self._servers.running or self.is_unresponsive(home):
+                watched = self._watched.get(home)
                 why = "it was given up" if watched is None else watched.why()
                 raise ServerLostError(
                     f"shard {index} cannot move to {home.address}: {why}. The shards are where "
@@ -230,7 +228,10 @@ class Reconciler:
                 with errors:
                     await self._round()
                 self._rounds.set()
-                moving = self._is_moving()
+                moving = bool(self._homes or self._drained) or any(
+                    each.syncing is not None or each.successor is not None
+                    for each in self._servers.layout.placements
+                )
                 pause = _INTERVAL_WHILE_MOVING if moving else _HEARTBEAT_INTERVAL
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
@@ -242,12 +243,6 @@ class Reconciler:
                 watched.close()
             if self._recruiting is not None:
                 self._recruiting.cancel()
-
-    def _is_moving(self) -> bool:
-        placements = self._servers.layout.placements
-        return bool(self._homes or self._drained) or any(
-            each.syncing is not None or each.successor is not None for each in placements
-        )
 
     async def _round(self) -> None:
         now = self._loop.time()
@@ -307,7 +302,7 @@ class Reconciler:
                 kind = EventKind.SERVER_LOST if lost else EventKind.SERVER_UNRESPONSIVE
                 self._servers.events.add(kind, watched.why())
             if health is Health.GONE:
-                self._servers.lose(server)
+                self._servers.give_up(server, ended=True)
 
     def _recruit(self, now: float, leaving: int) -> None:
         missing = self.wanted - len(self._servers.running) + leaving
@@ -412,23 +407,19 @@ class WatchedServer:
             self._asking.cancel()
 
     async def _ask(self, layout: Layout, news: asyncio.Event) -> None:
-        with self._errors:
-            await self._hear(layout, news)
-
-    async def _hear(self, layout: Layout, news: asyncio.Event) -> None:
         connected, before = self._connection.connected, self.observed
-        try:
-            status = await self._control.heartbeat(self.server, layout)
-        except ConnectionRefusedError as error:
-            self._gone = gone(self.server, error)
-            self.observed = ObservedServer(Health.GONE)
-        except OSError:
-            if not connected:
-                return  # not reached: it counts as unresponsive if that lasts
-            news.set()  # the connection broke: the next beat comes immediately and shows more
-        else:
-            self.observed = ObservedServer(
-                Health.ALIVE, layout.version, status.shards, status.leaves, status.writes
-            )
-        if self.observed != before:
-            news.set()
+        with self._errors:
+            try:
+                status = await self._control.heartbeat(self.server, layout)
+            except ConnectionRefusedError as error:
+                self._gone = gone(self.server, error)
+                self.observed = ObservedServer(Health.GONE)
+            except OSError:
+                if connected:  # else it was not reached, and is unresponsive if that lasts
+                    news.set()  # the connection broke: the next beat comes now and shows more
+            else:
+                self.observed = ObservedServer(
+                    Health.ALIVE, layout.version, status.shards, status.leaves, status.writes
+                )
+            if self.observed != before:
+                news.set()

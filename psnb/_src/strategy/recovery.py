@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 from distributed import Client
-from numpy.typing import ArrayLike
 
 from psnb._src.checkpoint.restore import Checkpoint, RestoreChoice
 from psnb._src.client.embedding import Embedding
-from psnb._src.client.handles import shards_of
+from psnb._src.client.handles import Handle, shards_of
 from psnb._src.cluster.links import present
 from psnb._src.cluster.roles import roles
 from psnb._src.dask_compat.reach import event_loop, scheduler_identity
@@ -48,8 +47,7 @@ def _host_lost(
     core: StrategyCore, restart_timeout: float, check: Callable[[Collection[int]], object] = bool
 ) -> None:
     """Host lost shards again, empty; an interrupt ends only the waiting for that."""
-    _, fences = core.coordinator()
-    given_up = fences()
+    given_up = core.coordinator()[1]()
     run_on_loop(
         event_loop(core.client),
         lambda: recover_shards(core, given_up, restart_timeout, check),
@@ -83,7 +81,7 @@ async def recover_shards(
     ServerLostError
         If a server dies meanwhile.
     """
-    servers, wanted = core.servers, core.reconciler.wanted
+    servers, most = core.servers, core.reconciler.wanted
     while True:
         before, asked = servers.layout, servers.running
         alive, unresponsive, lost, pending = await _look(servers, core.tables.shards())
@@ -96,7 +94,7 @@ async def recover_shards(
     # This is final: unresponsive servers are not waited for any more.
     for server in set(asked).difference(alive):
         servers.give_up(server)
-    usable = await _replaced(core.client, servers, alive, unresponsive, wanted, restart_timeout)
+    usable = await _replaced(core.client, servers, alive, unresponsive, most, restart_timeout)
     async with servers.changing:
         if lost := still_lost(lost, before, servers.layout):
             await _host(servers, lost, usable, fences)
@@ -161,7 +159,7 @@ async def _replaced(
     servers: Servers,
     alive: Sequence[ServerAddress],
     unresponsive: Sequence[ServerAddress],
-    wanted: int,
+    most: int,
     restart_timeout: float,
 ) -> list[ServerAddress]:
     """Start servers in place of dead ones and return all that there are.
@@ -172,7 +170,6 @@ async def _replaced(
     loop = asyncio.get_running_loop()
     end = loop.time() + restart_timeout
     used = {server.address for server in (*alive, *unresponsive)}
-    most = wanted
     while True:
         cluster, late = await scheduler_identity(client), loop.time() > end
         found = roles(present(cluster))
@@ -238,74 +235,32 @@ def hosted_anew(layout: Layout, lost: Sequence[int], usable: Sequence[ServerAddr
     for index in lost:
         server = min(load, key=lambda each: load[each])
         load[server] += 1
-        nowhere = {"synced": (), "syncing": None, "successor": None, "leaving": ()}
-        placements[index] = placements[index].next(primary=None, **nowhere).next(primary=server)
+        placements[index] = placements[index].next(None).next(server)
     return layout.with_placements(placements)
 
 
-class InitialValues:
-    """The values that variables start over with, and on which shards parameters do.
-
-    Parameters
-    ----------
-    core : StrategyCore
-        The strategy's.
-    initialize : object
-        True, or values of variables by name.
-    everything : bool
-        Whether all parameters start over, or only what was lost.
-
-    Attributes
-    ----------
-    values : dict
-        The given values, by shard and table.
+def _initial_values(
+    parameters: Mapping[str, Handle], initialize: Any
+) -> dict[str, Mapping[tuple[int, str], np.ndarray]]:
+    """Return the values that variables are to start over with, by shard and table.
 
     Raises
     ------
     ConfigurationError
-        If ``initialize`` is neither, or a value has no variable, or another shape or dtype.
+        If these are none, or a value has no variable, or another shape or dtype.
     """
-
-    def __init__(self, core: StrategyCore, initialize: Any, everything: bool) -> None:
-        if initialize is not True and not isinstance(initialize, Mapping):
-            raise ConfigurationError(
-                "initialize must be True, or a dict of initial values by the names of variables, "
-                f"found {truncate(repr(initialize))}"
-            )
-        self._core, self._everything = core, everything
-        self._given: dict[str, Mapping[tuple[int, str], np.ndarray]] = {}
-        for name, value in ({} if initialize is True else initialize).items():
-            self._given[name] = self._by_table(name, value)
-        self.values = {key: part for each in self._given.values() for key, part in each.items()}
-
-    def shards(self, lost: Collection[int]) -> Collection[int]:
-        """Return the shards that start over."""
-        return range(len(self._core.shards)) if self._everything else lost
-
-    def check(self, lost: Collection[int]) -> None:
-        """Raise ConfigurationError unless there is a value for all that starts over."""
-        anew = self.shards(lost)
-        for name, parts in self._given.items():
-            if not any(shard in anew for shard, _ in parts):
-                raise ConfigurationError(
-                    f"initialize: variable {name!r:.200} has lost nothing, and with "
-                    "consistent=False only what was lost starts over: leave it out, or assign() "
-                    "it; nothing was changed"
-                )
-        unkept = [each for each in self._core.tables.unkept(anew) if each not in self._given]
-        if unkept:
-            names = truncate(", ".join(map(repr, unkept)))
-            raise ConfigurationError(
-                f"the initial values of {names} are not kept in this process, which keeps "
-                f"{MOST_KEPT >> 20} MiB of them, and none of a strategy that was resumed or "
-                f"attached. Give them: {begin_call(self._core.registry.all(), unkept)}; nothing "
-                "was changed"
-            )
-
-    def _by_table(self, name: str, value: ArrayLike) -> Mapping[tuple[int, str], np.ndarray]:
-        found = self._core.registry.all().get(name)
+    if initialize is True:
+        return {}
+    if not isinstance(initialize, Mapping):
+        raise ConfigurationError(
+            "initialize must be True, or a dict of initial values by the names of variables, "
+            f"found {truncate(repr(initialize))}"
+        )
+    given: dict[str, Mapping[tuple[int, str], np.ndarray]] = {}
+    for name, value in initialize.items():
+        found = parameters.get(name)
         if found is None:
-            near = get_close_matches(str(name), self._core.registry.all(), 1)
+            near = get_close_matches(str(name), parameters, 1)
             meant = f"; is {near[0]!r} meant?" if near else ""
             raise ConfigurationError(f"initialize: no variable is called {name!r:.200}{meant}")
         if isinstance(found, Embedding):
@@ -314,7 +269,8 @@ class InitialValues:
                 "by its initializer: leave it out"
             )
         shards = shards_of(found)
-        return shards.by_table(shards.checked(value, "initial value"))
+        given[name] = shards.by_table(shards.checked(value, "initial value"))
+    return given
 
 
 def restore_lost(
@@ -336,7 +292,7 @@ def restore_lost(
     parameters = core.parameters()
     own = RestoreChoice(takes=parameters.__contains__)  # what only the checkpoint has is no loss
     # First: it raises if it cannot be loaded.
-    saved = Checkpoint(path, parameters, own, models=core.model_parts)
+    saved = Checkpoint(path, parameters, own, models=core.models.compared)
     with _at_rest(core) as settle:
         _host_lost(core, restart_timeout)
         lost_now = frozenset(core.lost)
@@ -354,14 +310,35 @@ def reinitialize(
 
     Arguments and errors are as for `ParameterServerStrategy.recover`.
     """
-    initial = InitialValues(core, initialize, consistent)
+    parameters, every = core.registry.all(), range(len(core.servers.shards))
+    given = _initial_values(parameters, initialize)
+
+    def check(lost: Collection[int]) -> None:
+        """Raise ConfigurationError unless there is a value for all that starts over."""
+        anew = every if consistent else lost
+        for name, parts in given.items():
+            if not any(shard in anew for shard, _ in parts):
+                raise ConfigurationError(
+                    f"initialize: variable {name!r:.200} has lost nothing, and with "
+                    "consistent=False only what was lost starts over: leave it out, or assign() "
+                    "it; nothing was changed"
+                )
+        if unkept := [each for each in core.tables.unkept(anew) if each not in given]:
+            names = truncate(", ".join(map(repr, unkept)))
+            raise ConfigurationError(
+                f"the initial values of {names} are not kept in this process, which keeps "
+                f"{MOST_KEPT >> 20} MiB of them, and none of a strategy that was resumed or "
+                f"attached. Give them: {begin_call(core.registry.all(), unkept)}; nothing "
+                "was changed"
+            )
+
     with _at_rest(core) as settle:
-        _host_lost(core, restart_timeout, initial.check)
+        _host_lost(core, restart_timeout, check)
         lost = frozenset(core.lost)
         with _made_again(core, lost):
             settle()
-            optimizers = _optimizers(core, lost)
-            core.tables.make_again(initial.shards(lost), optimizers, initial.values)
+            values = {key: part for each in given.values() for key, part in each.items()}
+            core.tables.make_again(every if consistent else lost, _optimizers(core, lost), values)
         core.lost -= lost
 
 

@@ -13,10 +13,11 @@ import itertools
 import uuid
 from collections.abc import Callable, Sequence
 
-from distributed import Client, Future, SchedulerPlugin, WorkerPlugin
+from distributed import Client, Future
 
 from psnb._src.cluster.links import warn_of_short_limits
 from psnb._src.cluster.protection import ServerProtection
+from psnb._src.cluster.roles import dashboard_link
 from psnb._src.cluster.scaling import ClosureScaling
 from psnb._src.dask_compat.reach import ask_scheduler, event_loop, pool_of
 from psnb._src.monitor.events import EventKind, EventLog
@@ -24,13 +25,12 @@ from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlac
 from psnb._src.placement.layout_cache import LayoutCache
 from psnb._src.placement.registry import LAYOUT, SERVER_KEY, LayoutRegistry, ParameterServer
 from psnb._src.server.operations import AddKey, DropOtherKeys, HostShards, PrepareServer
-from psnb._src.strategy.control import ServerControl, following
+from psnb._src.strategy.control import STOP_TIMEOUT, ServerControl, following
 from psnb._src.strategy.ownership import Ownership
 from psnb._src.utils.threads import run_in_thread, run_on_loop, start_task
 from psnb._src.worker.plugin import Runtime
 from psnb.errors import ClusterError, CoordinatorClosedError, PsnbError, ServerLostError
 
-_STOP_TIMEOUT = 2.0
 _START_TIMEOUT = 30.0
 _POLL_INTERVAL = 1.0
 _FIRST = 1_000
@@ -67,6 +67,8 @@ class Servers:
         The layouts that this process knows.
     events : EventLog
         What happened to servers and shards.
+    dashboard : str
+        The address of Dask's own dashboard; empty if there is none.
     changing : asyncio.Lock
         Held while the next layout is decided and published; requests made meanwhile have time
         limits. For the client's event loop only.
@@ -94,6 +96,7 @@ class Servers:
             lambda strategy: ask_scheduler(client, LAYOUT, strategy=strategy),
         )
         run_in_thread(extend, client)
+        self.dashboard = run_in_thread(dashboard_link, client)
 
     def take(self, layout: Layout) -> None:
         """Take the servers of a strategy over as they are; on the client's event loop."""
@@ -133,11 +136,10 @@ class Servers:
             for server in names:
                 self.control.hang_up(server)
             # First all learn where the replicas are: they answer to the former keys until then.
-            for act in (
-                lambda server: self.control.ask(server, following(server, layout)),
-                lambda server: self.control.ask(server, DropOtherKeys()),
-            ):
-                await asyncio.gather(*map(act, self._running))
+            asked = [self.control.ask(each, following(each, layout)) for each in self._running]
+            await asyncio.gather(*asked)
+            asked = [self.control.ask(each, DropOtherKeys()) for each in self._running]
+            await asyncio.gather(*asked)
 
     @property
     def layout(self) -> Layout:
@@ -181,7 +183,12 @@ class Servers:
                 if address not in there
             ]
             try:
-                await self._begin(started)
+                beginning = map(self._begin_one, started)
+                for error in await asyncio.gather(*beginning, return_exceptions=True):
+                    if isinstance(error, PsnbError):
+                        raise ClusterError(f"a parameter server does not start: {error}") from error
+                    if isinstance(error, BaseException):
+                        raise error
             except BaseException:  # a cancellation, too: none is left without an owner
                 for server in started:
                     self._stop(server)
@@ -193,14 +200,6 @@ class Servers:
                 self.events.add(EventKind.SERVER_JOINED, text)
             there |= {server.address: server for server in started}
             return [there[address] for address in addresses]
-
-    async def _begin(self, servers: Sequence[ServerAddress]) -> None:
-        beginning = map(self._begin_one, servers)
-        for error in await asyncio.gather(*beginning, return_exceptions=True):
-            if isinstance(error, PsnbError):
-                raise ClusterError(f"a parameter server does not start: {error}") from error
-            if isinstance(error, BaseException):
-                raise error
 
     async def _begin_one(self, server: ServerAddress) -> None:
         future = self._futures[server] = self._client.submit(
@@ -234,16 +233,16 @@ class Servers:
         if (future := self._futures.pop(server, None)) is not None:
             future.release()  # here, as the traceback of an error may refer to it
 
-    def give_up(self, server: ServerAddress) -> None:
-        """Remove a server that is lost or holds nothing any more; on the client's event loop."""
+    def give_up(self, server: ServerAddress, *, ended: bool = False) -> None:
+        """Remove a server that is lost or holds nothing any more; on the client's event loop.
+
+        ``ended``: its process has, so views show it as lost.
+        """
+        if ended:
+            self._lost[server] = None
         if server in self._running:
             del self._running[server]
             self._stop(server)
-
-    def lose(self, server: ServerAddress) -> None:
-        """Remove a server whose process has ended; on the client's event loop."""
-        self._lost[server] = None
-        self.give_up(server)
 
     async def dismiss(self, server: ServerAddress) -> None:
         """Remove a server with all that it holds; return when it has ended, if it can be reached.
@@ -253,7 +252,7 @@ class Servers:
         self._lost[server] = None
         if server in self._running:
             del self._running[server]
-            await self._end(server)
+            await self.control.stop(server)
 
     async def publish(self, layout: Layout) -> None:
         """Make a layout the current one; on the client's event loop.
@@ -299,7 +298,7 @@ class Servers:
         if self.ended is not None:
             return  # there is no scheduler, or the strategy is another process's
         with contextlib.suppress(OSError, ServerLostError, CoordinatorClosedError):
-            async with asyncio.timeout(_STOP_TIMEOUT):
+            async with asyncio.timeout(STOP_TIMEOUT):
                 await self.ownership.close(self.name)
 
     async def _close(self) -> None:
@@ -307,20 +306,13 @@ class Servers:
         for server in self.running:
             self.give_up(server)
         if self._stopping:
-            await asyncio.wait(self._stopping, timeout=_STOP_TIMEOUT)
+            await asyncio.wait(self._stopping, timeout=STOP_TIMEOUT)
 
     def _stop(self, server: ServerAddress) -> None:
-        self._let_go(server)
-        start_task(self._end(server), self._stopping, "psnb stopping a server")
-
-    async def _end(self, server: ServerAddress) -> None:
         # Immediately, as closures that continue must write nothing to it; what it holds is freed.
         # The registry lets its actor go with the next layout, also if it does not get this.
-        try:
-            async with asyncio.timeout(_STOP_TIMEOUT):
-                await self.control.stop(server)
-        except TimeoutError:
-            self.control.hang_up(server)
+        self._let_go(server)
+        start_task(self.control.stop(server), self._stopping, "psnb stopping a server")
 
 
 async def begin(servers: Servers, addresses: Sequence[str], shards: int, replicas: int) -> None:
@@ -361,17 +353,14 @@ def extend(client: Client) -> None:
     ClusterError
         If a worker or the scheduler cannot import psnb.
     """
-    _register(client, Runtime(), "a Dask worker")
-    for plugin in (LayoutRegistry(), ServerProtection(), ClosureScaling()):
-        _register(client, plugin, "the Dask scheduler")
+    plugins = (Runtime(), LayoutRegistry(), ServerProtection(), ClosureScaling())
+    for plugin in plugins:
+        try:
+            client.register_plugin(plugin)
+        except ImportError as error:
+            where = "a Dask worker" if isinstance(plugin, Runtime) else "the Dask scheduler"
+            raise ClusterError(
+                f"{where} cannot import psnb ({error}): install it there too, in the same version "
+                "as here. All of a cluster's processes need it"
+            ) from error
     run_on_loop(event_loop(client), lambda: warn_of_short_limits(client))
-
-
-def _register(client: Client, plugin: WorkerPlugin | SchedulerPlugin, where: str) -> None:
-    try:
-        client.register_plugin(plugin)
-    except ImportError as error:
-        raise ClusterError(
-            f"{where} cannot import psnb ({error}): install it there too, in the same version as "
-            "here. All of a cluster's processes need it"
-        ) from error

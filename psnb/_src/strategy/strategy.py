@@ -27,7 +27,7 @@ from psnb._src.client.model_records import ModelRecords
 from psnb._src.client.sparse_shards import EmbeddingSpec
 from psnb._src.client.variable import Variable
 from psnb._src.cluster.links import CLIENT_ENDED, hold
-from psnb._src.cluster.roles import choose_servers, closure_workers, dashboard_link, identity
+from psnb._src.cluster.roles import choose_servers, closure_workers, identity
 from psnb._src.dask_compat.reach import cloudpickled, event_loop, has_ended
 from psnb._src.monitor.events import Event
 from psnb._src.monitor.html.tables import Events
@@ -186,10 +186,9 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         terms = StrategyTerms(mode, partitioner, dedicated, half)
         record = OwnershipRecord(label, time.time(), kept, cloudpickled(terms))
         servers = Servers(client, Ownership(client, record), heartbeat_timeout, dedicated)
-        dashboard = run_in_thread(dashboard_link, client)
         run_on_loop(event_loop(client), lambda: begin(servers, addresses, count, replicas))
         with uninterrupted:  # a reconciler that is not closed would keep the servers
-            self._assemble(StrategyCore(client, servers, partitioner, half, dashboard), mode)
+            self._assemble(StrategyCore(client, servers, partitioner, half), mode)
 
     def _assemble(self, core: StrategyCore, mode: Mode) -> None:
         self.client, self.mode, self._core = core.client, mode, core
@@ -225,11 +224,11 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
     @property
     def num_workers(self) -> int:
         """How many workers can run closures at this moment; asks the scheduler."""
-        return len(self._closure_workers())
+        return len(self.worker_addresses)
 
     def worker_names(self) -> set[str]:
         """Return the names of the workers that can run closures now; asks the scheduler."""
-        return set(self._closure_workers().values())
+        return set(self._core.closure_workers(identity(self.client)).values())
 
     @property
     def worker_addresses(self) -> tuple[str, ...]:
@@ -238,7 +237,7 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         For Dask's own work, to keep it off the servers: ``frame.persist(workers=
         strategy.worker_addresses, allow_other_workers=True)``.
         """
-        return tuple(self._closure_workers())
+        return tuple(self._core.closure_workers(identity(self.client)))
 
     @property
     def server_addresses(self) -> tuple[str, ...]:
@@ -577,9 +576,6 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
             # Waited for: the client may be closed next, and with it the way to the scheduler.
             self._core.forget()
             self._hang_up()
-
-    def _closure_workers(self) -> dict[str, str]:
-        return self._core.closure_workers(identity(self.client))
 
 
 def core_of(strategy: ParameterServerStrategy) -> StrategyCore:

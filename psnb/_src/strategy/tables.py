@@ -1,6 +1,6 @@
 """TableFactory: makes the tables of variables and embeddings on the shards, and makes them again.
 
-Thread-safe. `TablePlacement` records which table is where.
+Thread-safe.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from html import escape
-from typing import Any
+from types import MappingProxyType
 
-import msgspec
 import numpy as np
 
 from psnb._src.client.arguments import NonFinite, check_by_element
 from psnb._src.client.comm_client import CommServerClient
 from psnb._src.client.dense_shards import DenseShard, DenseShards
 from psnb._src.client.embedding import Embedding
-from psnb._src.client.handles import shards_of
+from psnb._src.client.handles import Handle, shards_of
 from psnb._src.client.requests import Request
 from psnb._src.client.sparse_shards import EmbeddingSpec, SparseShards
 from psnb._src.client.variable import Variable
 from psnb._src.monitor.html.tables import html_table
 from psnb._src.monitor.statistics import ServerStatistics
-from psnb._src.server.operations import CreateDense, CreateSparse, CreateTable, DropTable
+from psnb._src.placement.layout import ShardId
+from psnb._src.server.operations import CreateDense, CreateSparse, DropTable
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables.sharding import Partitioner, row_ranges
 from psnb._src.strategy.servers import Servers
@@ -33,109 +33,8 @@ from psnb._src.utils.checks import is_integer
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, PsnbError
 
-Creation = tuple[int, CreateTable]
-"""The number of a shard, and the operation that makes a table there."""
-
 MOST_KEPT = 256 << 20
 """Bytes of initial values that are kept; values that are all equal take none."""
-
-
-class TablePlacement:
-    """Which tables were placed on which shards. Not thread-safe; `TableFactory` locks it.
-
-    It remembers how each table was made, so that it can be made again when a shard was lost, and
-    how many bytes each shard was given, so that the next table goes where there are fewest. Of the
-    initial values of variables it keeps those that take little memory, to start over without a
-    checkpoint. (On the servers they would be lost with them; in a file the notebook's disk would
-    hold every large model once more.)
-
-    Parameters
-    ----------
-    shards : int
-        How many shards there are.
-    """
-
-    def __init__(self, shards: int) -> None:
-        # How much growing tables will take is not known.
-        self._bytes = [0] * shards
-        self._made: dict[str, list[Creation]] = {}
-        self._unkept: set[str] = set()  # variables whose initial values are not known
-        self._kept = 0  # bytes of those that are kept
-
-    def choose(self, nbytes: int, servers: Sequence[object]) -> int:
-        """Return the shard for a table of a given size, and count the bytes there.
-
-        The table goes to the server with the fewest bytes, and there to the shard with the fewest.
-
-        Parameters
-        ----------
-        nbytes : int
-            The size.
-        servers : sequence
-            The server of each shard.
-        """
-        load: dict[object, int] = {}
-        for server, held in zip(servers, self._bytes, strict=True):
-            load[server] = load.get(server, 0) + held
-        index = min(
-            range(len(self._bytes)), key=lambda shard: (load[servers[shard]], self._bytes[shard])
-        )
-        self._bytes[index] += nbytes
-        return index
-
-    def count(self, index: int, nbytes: int) -> None:
-        """Count bytes that a shard was given."""
-        self._bytes[index] += nbytes
-
-    def remember(self, parameter: str, made: Sequence[Creation], *, known: bool = True) -> None:
-        """Note how the tables of a parameter were made, and its initial values if they are known.
-
-        All values of a variable are kept, or none: zeros stand for values that are not.
-        """
-        size = sum(_size(creation) for _, creation in made)
-        known = known and self._kept + size <= MOST_KEPT
-        if known:
-            self._kept += size
-        elif any(isinstance(creation, CreateDense) for _, creation in made):
-            self._unkept.add(parameter)
-        self._made[parameter] = [(shard, _held(creation, known)) for shard, creation in made]
-
-    def forget_values(self, parameter: str) -> None:
-        """Note that the values that a parameter was made with only hold the place of others."""
-        made = self._made[parameter]
-        if parameter not in self._unkept:
-            self._kept -= sum(_size(creation) for _, creation in made)
-        self.remember(parameter, made, known=False)
-
-    def unkept(self, numbers: Collection[int]) -> list[str]:
-        """Return the variables on some shards whose initial values are not kept."""
-        return [
-            name
-            for name, made in self._made.items()
-            if name in self._unkept and any(shard in numbers for shard, _ in made)
-        ]
-
-    def names_on(self, numbers: Collection[int]) -> list[tuple[int, str]]:
-        """Return all tables of some shards, as shard and name."""
-        made = (each for parts in self._made.values() for each in parts)
-        return [(shard, creation.name) for shard, creation in made if shard in numbers]
-
-    def made_on(
-        self,
-        numbers: Collection[int],
-        optimizers: Mapping[str, Optimizer | None],
-        values: Mapping[tuple[int, str], np.ndarray],
-    ) -> list[Creation]:
-        """Return how all tables of some shards are made again; see `TableFactory.make_again`."""
-        found = []
-        for parameter, made in self._made.items():
-            for shard, creation in made:
-                changed: dict[str, Any] = {"optimizer": optimizers[parameter]}
-                if (shard, creation.name) in values:
-                    changed["values"] = values[shard, creation.name]
-                if shard in numbers:
-                    found.append((shard, msgspec.structs.replace(creation, **changed)))
-        return found
 
 
 def copies(optimizer: Optimizer | None) -> int:
@@ -143,36 +42,27 @@ def copies(optimizer: Optimizer | None) -> int:
     return 1 + len(optimizer.slots if optimizer else ())
 
 
-def _size(creation: CreateTable) -> int:
-    """Return the memory that initial values take here."""
-    if not isinstance(creation, CreateDense) or _is_constant(creation.values):
-        return 0
-    return creation.values.nbytes
+def _constant(value: np.ndarray) -> np.ndarray | None:
+    """Return one number, seen as an array of the shape, if all are the same; else None.
 
-
-def _held(creation: CreateTable, known: bool) -> CreateTable:
-    if not isinstance(creation, CreateDense):
-        return creation
-    values = creation.values
-    if not known or _is_constant(values):
-        # One number, seen as an array of the shape.
-        one = values.flat[0] if known and values.size else np.zeros((), values.dtype)
-        values = np.broadcast_to(one, values.shape)
-    else:
-        values = values.copy()  # the user may change the array
-    return msgspec.structs.replace(creation, values=values)
-
-
-def _is_constant(values: np.ndarray) -> bool:
-    """Return whether all values are the same, bit for bit: 0.0 is not -0.0, and NaN may be."""
-    if not values.size:
-        return True
-    bits = np.ascontiguousarray(values).reshape(-1).view(f"u{values.itemsize}")
-    return bool(bits[0] == bits[-1] and bits.min() == bits.max())  # of most, two numbers say it
+    Bit for bit: 0.0 is not -0.0, and NaN may be.
+    """
+    if not value.size:
+        return np.broadcast_to(np.zeros((), value.dtype), value.shape)
+    bits = np.ascontiguousarray(value).reshape(-1).view(f"u{value.itemsize}")
+    # Of most arrays, two numbers say that they are not.
+    same = bits[0] == bits[-1] and bits.min() == bits.max()
+    return np.broadcast_to(value.flat[0], value.shape) if same else None
 
 
 class TableFactory:
     """Makes parameters.
+
+    It remembers the parameters that were made, so that their tables can be made again when a shard
+    was lost, and how many bytes each shard was given, so that the next table goes where there are
+    fewest. Of the initial values of variables it keeps those that take little memory, to start over
+    without a checkpoint. (On the servers they would be lost with them; in a file the notebook's
+    disk would hold every large model once more.)
 
     Every method raises `ServerLostError` if a server is gone; nothing was made then.
 
@@ -196,12 +86,16 @@ class TableFactory:
         server_client: CommServerClient,
         partitioner: Partitioner | None,
         half: bool,
-        describe: Callable[[Variable | Embedding], None],
+        describe: Callable[[Handle], None],
     ) -> None:
         self._servers, self._server_client, self._partitioner = servers, server_client, partitioner
         self._half, self._describe = half, describe
-        self._lock = threading.Lock()  # guards the next field; not held during requests
-        self._tables = TablePlacement(len(servers.shards))
+        self._lock = threading.Lock()  # guards the fields below; not held during requests
+        # How much growing tables will take is not known.
+        self._bytes = [0] * len(servers.shards)
+        self._made: dict[str, DenseShards | SparseShards] = {}
+        self._values: dict[str, np.ndarray] = {}  # initial ones of variables, as far as kept
+        self._kept = 0  # bytes of these
 
     def variable(
         self, name: str, value: np.ndarray, optimizer: Optimizer | None, nonfinite: NonFinite
@@ -218,60 +112,62 @@ class TableFactory:
         if count > 1:
             check_by_element(optimizer, f"variable {name!r}, in {count} parts,")
         ranges = row_ranges(value.shape[0], count) if count > 1 else [(0, 0)]
-        servers = [placement.primary for placement in self._servers.layout.placements]
         parts: list[DenseShard] = []
         for start, stop in ranges:
             nbytes = (value[start:stop] if count > 1 else value).nbytes
-            with self._lock:
-                index = self._tables.choose(nbytes * copies(optimizer), servers)
+            shard = self._choose(nbytes * copies(optimizer))
             # A shard may hold several parts of one variable.
-            table = name if count == 1 else f"{name}/{start}"
-            parts.append(DenseShard(self._servers.shards[index], table, start, stop))
-        made = DenseShards(
-            *(name, value.shape, value.dtype, optimizer, parts, self._server_client, nonfinite),
-            self._half and value.dtype == np.float32,
+            parts.append(DenseShard(shard, name if count == 1 else f"{name}/{start}", start, stop))
+        half = self._half and value.dtype == np.float32
+        made = Variable(
+            DenseShards(
+                *(name, value.shape, value.dtype, optimizer, parts, self._server_client),
+                *(nonfinite, half),
+            )
         )
-        variable = Variable(made)
-        self._make(variable, _dense_creations(made, value))
-        return variable
+        self._make(made, value)
+        return made
+
+    def _choose(self, nbytes: int) -> ShardId:
+        """Return the shard for a table of a given size, and count the bytes there.
+
+        The table goes to the server with the fewest bytes, and there to the shard with the fewest.
+        """
+        servers = [placement.primary for placement in self._servers.layout.placements]
+        with self._lock:
+            load = dict.fromkeys(servers, 0)
+            for server, held in zip(servers, self._bytes, strict=True):
+                load[server] += held
+            index = min(range(len(servers)), key=lambda i: (load[servers[i]], self._bytes[i]))
+            self._bytes[index] += nbytes
+        return self._servers.shards[index]
 
     def embedding(self, spec: EmbeddingSpec) -> Embedding:
         """Make an embedding, spread over all shards."""
         spec = replace(spec, half=self._half and spec.dtype == np.float32)
-        made = SparseShards(spec, self._servers.shards, self._server_client)
-        embedding = Embedding(made)
-        self._make(embedding, _sparse_creations(made))
-        self._count_rows(spec)
-        return embedding
+        made = Embedding(SparseShards(spec, self._servers.shards, self._server_client))
+        self._make(made)
+        self._count(shards_of(made))
+        return made
 
-    def take(self, parameter: Variable | Embedding) -> Variable | Embedding:
+    def take(self, parameter: Handle) -> Handle:
         """Return a handle of a parameter that another process has made."""
-        taken: Variable | Embedding
         shards = shards_of(parameter).elsewhere(self._servers.name, self._server_client)
-        if isinstance(shards, SparseShards):
-            made = _sparse_creations(shards)
-            taken = Embedding(shards)
-            self._count_rows(shards.spec)
-        else:
-            # One zero, seen as an array of the shape.
-            zeros = np.broadcast_to(np.zeros((), shards.dtype), shards.shape)
-            made = _dense_creations(shards, zeros)
-            taken = Variable(shards)
-            with self._lock:
-                for part in shards.parts:
-                    size = shards.part_nbytes(part) * copies(shards.made_with)
-                    self._tables.count(part.shard.number, size)
-        with self._lock:
-            self._tables.remember(taken.name, made, known=False)
-        return taken
+        self._count(shards)
+        self._remember(shards)
+        return Embedding(shards) if isinstance(shards, SparseShards) else Variable(shards)
 
-    def _count_rows(self, spec: EmbeddingSpec) -> None:
-        count = len(self._servers.shards)
-        if spec.rows is not None:
-            row = spec.dim * spec.dtype.itemsize * copies(spec.optimizer)
-            with self._lock:
-                for index in range(count):
-                    self._tables.count(index, len(range(index, spec.rows, count)) * row)
+    def _count(self, shards: DenseShards | SparseShards) -> None:
+        """Count the bytes that the tables of a parameter take, as far as they are known."""
+        if isinstance(shards, DenseShards):
+            sizes = [(part.shard.number, shards.part_nbytes(part)) for part in shards.parts]
+        else:
+            count, row = len(shards.shard_ids), shards.dim * shards.dtype.itemsize
+            numbers = range(count if shards.rows is not None else 0)
+            sizes = [(each, len(range(each, shards.rows or 0, count)) * row) for each in numbers]
+        with self._lock:
+            for number, nbytes in sizes:
+                self._bytes[number] += nbytes * copies(shards.made_with)
 
     def make_again(
         self,
@@ -292,83 +188,109 @@ class TableFactory:
             made with. Other variables whose values are not kept (`unkept`) hold zeros.
         """
         with self._lock:
-            made = self._tables.made_on(numbers, optimizers, values)
-        self._server_client.call(self._requests(made))
+            made, kept = list(self._made.values()), self._values.copy()
+        requests: list[Request] = []
+        for shards in made:
+            optimizer = optimizers.get(shards.name, shards.made_with)
+            again = _creations(shards, optimizer, kept.get(shards.name), values)
+            places = zip(shards.tables, again, strict=True)
+            requests += [each for (shard, _), each in places if shard.number in numbers]
+        self._server_client.call(requests)
 
     def shards(self) -> set[int]:
         """Return the shards on which tables were made."""
         with self._lock:
-            return {shard for shard, _ in self._tables.names_on(range(len(self._servers.shards)))}
+            return {shard.number for each in self._made.values() for shard, _ in each.tables}
 
     def drops(self, numbers: Collection[int]) -> list[Request]:
         """Return the requests that drop all tables of some shards."""
         with self._lock:
-            names = self._tables.names_on(numbers)
-        shards = self._servers.shards
-        return [Request(shards[number], DropTable(name)) for number, name in names]
+            tables = [table for each in self._made.values() for table in each.tables]
+        return [
+            Request(shard, DropTable(name)) for shard, name in tables if shard.number in numbers
+        ]
 
     def forget_values(self, variable: str) -> None:
         """Note that the values that a variable was made with only hold the place of others."""
         with self._lock:
-            self._tables.forget_values(variable)
+            value = self._values.pop(variable, None)
+            if value is not None and value.flags.owndata:
+                self._kept -= value.nbytes
 
     def unkept(self, numbers: Collection[int]) -> list[str]:
         """Return the variables on some shards that cannot begin with their initial values."""
         with self._lock:
-            return self._tables.unkept(numbers)
+            return [
+                name
+                for name, each in self._made.items()
+                if isinstance(each, DenseShards) and name not in self._values
+                if any(shard.number in numbers for shard, _ in each.tables)
+            ]
 
-    def _make(self, parameter: Variable | Embedding, made: Sequence[Creation]) -> None:
-        requests = self._requests(made)
+    def _make(self, parameter: Handle, value: np.ndarray | None = None) -> None:
+        shards = shards_of(parameter)
         try:
-            self._server_client.call(requests)
+            self._server_client.call(_creations(shards, shards.made_with, value))
             self._describe(parameter)
         except BaseException:  # an interrupt, too: what some servers made must not fail a new try
-            for number, creation in made:
-                drop = Request(self._servers.shards[number], DropTable(creation.name))
+            for shard, table in shards.tables:
                 with suppress(PsnbError):
-                    self._server_client.call([drop])
+                    self._server_client.call([Request(shard, DropTable(table))])
             raise
+        self._remember(shards, value)
+
+    def _remember(
+        self, shards: DenseShards | SparseShards, value: np.ndarray | None = None
+    ) -> None:
+        """Remember a parameter, and its initial values if they are known and there is room."""
+        constant = None if value is None else _constant(value)
         with self._lock:
-            self._tables.remember(parameter.name, made)
+            self._made[shards.name] = shards
+            if constant is not None:
+                self._values[shards.name] = constant
+            elif value is not None and self._kept + value.nbytes <= MOST_KEPT:
+                self._kept += value.nbytes
+                self._values[shards.name] = value.copy()  # the user may change the array
 
-    def _requests(self, made: Sequence[Creation]) -> list[Request]:
-        shards = self._servers.shards
-        return [Request(shards[number], creation) for number, creation in made]
 
+def _creations(
+    shards: DenseShards | SparseShards,
+    optimizer: Optimizer | None,
+    value: np.ndarray | None,
+    given: Mapping[tuple[int, str], np.ndarray] = MappingProxyType({}),
+) -> list[Request]:
+    """Return the requests that make the tables of a parameter.
 
-def _dense_creations(shards: DenseShards, value: np.ndarray) -> list[Creation]:
-    whole = len(shards.parts) == 1
+    ``value`` is a variable's; it holds zeros if that is None. What is ``given``, by shard and
+    table, takes its place.
+    """
+    if isinstance(shards, SparseShards):
+        spec = shards.spec
+        return [
+            Request(
+                shard,
+                CreateSparse(
+                    spec.name,
+                    spec.dim,
+                    spec.rows,
+                    index=shard.number,
+                    shards=len(shards.shard_ids),
+                    dtype=spec.dtype.str,
+                    initializer=spec.initializer,
+                    seed=spec.seed,
+                    optimizer=optimizer,
+                    admission=spec.admission,
+                    accessor=spec.accessor,
+                ),
+            )
+            for shard in shards.shard_ids
+        ]
+    if value is None:  # one zero, seen as an array of the shape
+        value = np.broadcast_to(np.zeros((), shards.dtype), shards.shape)
+    parts = {**shards.by_table(value), **given}
     return [
-        (
-            part.shard.number,
-            CreateDense(
-                part.table, value if whole else value[part.start : part.stop], shards.made_with
-            ),
-        )
-        for part in shards.parts
-    ]
-
-
-def _sparse_creations(shards: SparseShards) -> list[Creation]:
-    spec, count = shards.spec, len(shards.shard_ids)
-    return [
-        (
-            shard.number,
-            CreateSparse(
-                spec.name,
-                spec.dim,
-                spec.rows,
-                index=shard.number,
-                shards=count,
-                dtype=spec.dtype.str,
-                initializer=spec.initializer,
-                seed=spec.seed,
-                optimizer=spec.optimizer,
-                admission=spec.admission,
-                accessor=spec.accessor,
-            ),
-        )
-        for shard in shards.shard_ids
+        Request(shard, CreateDense(table, parts[shard.number, table], optimizer))
+        for shard, table in shards.tables
     ]
 
 
@@ -376,7 +298,7 @@ def _sparse_creations(shards: SparseShards) -> list[Creation]:
 
 
 def describe(
-    title: str, servers: Sequence[ServerStatistics], parameters: Mapping[str, Variable | Embedding]
+    title: str, servers: Sequence[ServerStatistics], parameters: Mapping[str, Handle]
 ) -> str:
     """Return an HTML fragment.
 
@@ -407,7 +329,7 @@ def describe(
     )
 
 
-def _shape(parameter: Variable | Embedding) -> str:
+def _shape(parameter: Handle) -> str:
     if isinstance(parameter, Variable):
         return str(parameter.shape)
     rows = "any id" if parameter.rows is None else f"{parameter.rows:,} rows"

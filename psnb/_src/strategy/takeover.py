@@ -16,18 +16,16 @@ from distributed import Client
 from psnb._src.client.comm_client import CommServerClient
 from psnb._src.client.commit import recover_orphans
 from psnb._src.client.requests import Request
-from psnb._src.cluster.roles import dashboard_link
 from psnb._src.dask_compat.reach import event_loop, pool_of
 from psnb._src.placement.layout import Layout
 from psnb._src.protocol.modes import Mode
 from psnb._src.server.operations import OpenLog
 from psnb._src.server.tables.sharding import Partitioner
 from psnb._src.strategy.core import StrategyCore, unpickled_here
-from psnb._src.strategy.draining import ServerDraining, no_last_save
 from psnb._src.strategy.ownership import Ownership, claim
 from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.servers import Servers
-from psnb._src.utils.threads import run_in_thread, run_on_loop
+from psnb._src.utils.threads import run_on_loop
 from psnb.errors import PsnbError, ServerUnresponsiveError
 
 
@@ -73,11 +71,11 @@ def take_over(client: Client, strategy: str) -> tuple[StrategyCore, Mode]:
 def _taken(client: Client, ownership: Ownership, layout: Layout) -> tuple[StrategyCore, Mode]:
     terms: StrategyTerms = unpickled_here("what it was made with", ownership.record.packed)
     servers = Servers(client, ownership, layout.heartbeat_timeout, terms.dedicated)
-    loop, dashboard = event_loop(client), run_in_thread(dashboard_link, client)
+    loop = event_loop(client)
 
     async def take() -> Reconciler:
         servers.take(layout)
-        return Reconciler(client, servers, ServerDraining(loop, servers, no_last_save))
+        return Reconciler(client, servers)
 
     reconciler = run_on_loop(loop, take)
     server_client = CommServerClient(loop, pool_of(client), servers.layout_cache)
@@ -87,12 +85,11 @@ def _taken(client: Client, ownership: Ownership, layout: Layout) -> tuple[Strate
         reconciler.close()
         server_client.close()
     run_on_loop(loop, servers.move)
-    core = StrategyCore(client, servers, terms.partitioner, terms.half, dashboard)
+    core = StrategyCore(client, servers, terms.partitioner, terms.half)
     try:
         core.take()
-        for outcome in core.server_client.attempt(
-            [Request(shard, OpenLog()) for shard in core.shards]
-        ):
+        requests = [Request(shard, OpenLog()) for shard in servers.shards]
+        for outcome in core.server_client.attempt(requests):
             if isinstance(outcome, ServerUnresponsiveError):
                 raise outcome
     except BaseException:  # an interrupt, too: another process may claim it

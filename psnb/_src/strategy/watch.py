@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from psnb._src.client.comm_client import CommServerClient
-from psnb._src.client.embedding import Embedding
+from psnb._src.client.handles import Handle
 from psnb._src.client.requests import Request
-from psnb._src.client.variable import Variable
 from psnb._src.monitor.statistics import ServerStatistics
 from psnb._src.monitor.viewed import OptimizerState
 from psnb._src.placement.layout import ServerAddress
@@ -52,7 +51,7 @@ class ServerWatch:
         self,
         servers: Servers,
         server_client: CommServerClient,
-        parameters: Callable[[], Mapping[str, Variable | Embedding]],
+        parameters: Callable[[], Mapping[str, Handle]],
         interval: float = 1.0,
         wanted_seconds: float = 5.0,
     ) -> None:
