@@ -6,12 +6,12 @@ had, too, are not read again; a delta shares all but its own with those before i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from psnb._src.checkpoint.folders import checkpoints_in, not_read
-from psnb._src.checkpoint.manifest import ManifestEntry
+from psnb._src.checkpoint.manifest import differences
 from psnb._src.checkpoint.reader import parameter_value
 from psnb._src.checkpoint.shards import CheckpointReader, FileKey, State
 from psnb._src.checkpoint.store import number_of
@@ -33,14 +33,6 @@ class WantedParameter:
 
     description: Mapping[str, Any]
     recipe: Mapping[str, Any]
-
-    def differences(self, entry: ManifestEntry, recipe: Any) -> Iterator[str]:
-        """Yield what is different, for people to read."""
-        of_saved = recipe if isinstance(recipe, dict) else self.recipe
-        for wanted, found in ((self.description, entry.description), (self.recipe, of_saved)):
-            for key, value in wanted.items():
-                if found.get(key) != value:
-                    yield f"expected {key} {value!r:.200}, found {found.get(key)!r:.200}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +158,11 @@ def _check_fits(reader: CheckpointReader, wanted: Mapping[str, WantedParameter])
         if name not in manifest.entries:
             faults.append(f"{name!r}: expected {dict(each.description)}, found nothing")
             continue
-        found = list(each.differences(manifest.entries[name], of_saved.get(name)))
+        made = of_saved.get(name)
+        found = [
+            *differences(each.description, manifest.entries[name].description),
+            *differences(each.recipe, made if isinstance(made, dict) else each.recipe),
+        ]
         faults += [f"{name!r}: {'; '.join(found)}"] if found else []
     if faults:
         raise CheckpointError(

@@ -9,7 +9,7 @@ against attacks: an attacker can compute a new checksum. So a valid checksum alo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -134,6 +134,13 @@ class DamagedFileError(OSError):
 def file_name(parameter: int, shard: int, depth: int) -> str:
     """Return the name of a shard's file; no checkpoint that this one builds on has the same."""
     return f"{parameter:04d}-{shard:05d}{f'-{depth:02d}' if depth else ''}.safetensors"
+
+
+def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a parameter has otherwise than expected, for people to read."""
+    for key, value in expected.items():
+        if (other := found.get(key)) != value:
+            yield f"expected {key} {value!r:.200}, found {shown(other)}"
 
 
 def checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from psnb._src.checkpoint.manifest import ManifestEntry
+from psnb._src.checkpoint.manifest import differences
 from psnb._src.checkpoint.shards import CheckpointReader
 from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.text import NAME, shown, truncate
@@ -259,14 +259,12 @@ class Checkpoint:
         needed = {name: each for name, each in parameters.items() if name not in scratch}
         wanted = {name: each for name, each in needed.items() if choice.takes(name)}
         both = {name: (saved[name], each) for name, each in wanted.items() if name in saved}
-        different = {
-            name: "; ".join(differences)
-            for name, (entry, parameter) in both.items()
-            if (
-                differences := list(_differences(name, entry, parameter.describe()))
-                or [*filter(None, [moved(name, entry.name)])]
-            )
-        }
+        different: dict[str, str] = {}
+        for name, (entry, parameter) in both.items():
+            where = "" if entry.name == name else f" in {entry.name!r:.200}"
+            found = [each + where for each in differences(parameter.describe(), entry.description)]
+            if text := "; ".join(found) or moved(name, entry.name):
+                different[name] = text
         self._parts = {name: part for name, part in both.items() if name not in different}
         self.complete = self._parts.keys() == needed.keys() and all(
             entry.name == name for name, (entry, _) in self._parts.items()
@@ -330,14 +328,6 @@ class Checkpoint:
                     f"part; not loaded: {listed(names[done + 1 :])}"
                 )
                 raise
-
-
-def _differences(name: str, entry: ManifestEntry, expected: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in expected.items():
-        if (found := entry.description.get(key)) != value:
-            yield f"expected {key} {value!r:.80}, found {shown(found)}" + (
-                "" if entry.name == name else f" in {entry.name!r:.200}"
-            )
 
 
 def _shown(description: Mapping[str, Any]) -> str:

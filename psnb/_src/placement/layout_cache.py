@@ -25,17 +25,19 @@ class LayoutCache:
     ----------
     ask : callable
         Asks the scheduler for the (packed) layout of a strategy.
+
+    Attributes
+    ----------
+    known : callable
+        Returns the newest layout of a strategy that is known here, or None; any thread.
     """
 
     def __init__(self, ask: Callable[[str], Awaitable[Any]]) -> None:
         self._ask = ask
         self._layouts: dict[str, Layout] = {}  # each operation on it is atomic
+        self.known = self._layouts.get
         self._asking: dict[str, asyncio.Task[Layout]] = {}
         self._sent: set[str] = set()  # of which the question is on its way
-
-    def known(self, strategy: str) -> Layout | None:
-        """Return the newest layout that is known here; any thread."""
-        return self._layouts.get(strategy)
 
     def all(self) -> list[Layout]:
         """Return the newest layouts that are known here, of all strategies; any thread."""

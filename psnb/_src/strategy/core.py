@@ -32,7 +32,6 @@ from psnb._src.server.operations import EndRound, FenceCommits
 from psnb._src.server.tables.sharding import Partitioner
 from psnb._src.strategy.draining import LastSave, no_last_save
 from psnb._src.strategy.losses import Losses
-from psnb._src.strategy.parameters import Registry
 from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.servers import Servers
 from psnb._src.strategy.tables import TableFactory
@@ -78,12 +77,10 @@ class StrategyCore:
         Sends requests to the servers.
     ask : callable
         Its: sends requests on the event loop; returns errors in the place of answers.
-    registry : Registry
-        The parameters.
     models : ModelRecords
         Which part of which model is in which parameter.
     tables : TableFactory
-        Makes the parameters' tables.
+        The parameters; makes their tables.
     reconciler : Reconciler
         Repairs the layout.
     watch : ServerWatch
@@ -107,11 +104,10 @@ class StrategyCore:
         self.name, self.shards = servers.name, servers.shards
         self.server_client = CommServerClient(self._loop, pool_of(client), servers.layout_cache)
         self.ask = self.server_client.ask
-        self.registry = Registry()
         self.models = ModelRecords(self._note_model)
         self.tables = TableFactory(servers, self.server_client, partitioner, half, self._describe)
-        self.watch = ServerWatch(servers, self.server_client, self.registry.all)
-        self.losses = Losses(servers, self.registry, self.tables)
+        self.watch = ServerWatch(servers, self.server_client, self.tables.all)
+        self.losses = Losses(servers, self.tables)
         advise(self.losses)
         self._names = WorkerNames()
         self.uploads = Uploads()
@@ -148,7 +144,7 @@ class StrategyCore:
 
     def parameters(self) -> dict[str, DenseShards | SparseShards]:
         """Return how each parameter is spread over the servers, by name."""
-        return {name: shards_of(handle) for name, handle in self.registry.all().items()}
+        return {name: shards_of(handle) for name, handle in self.tables.all().items()}
 
     def take(self) -> None:
         """Take the parameters and models over that an owner before this process has made.
@@ -159,7 +155,7 @@ class StrategyCore:
             If one cannot be unpickled here.
         """
         for name, packed in self.servers.ownership.parameters.items():
-            self.registry.add(self.tables.take(unpickled_here(f"parameter {name!r}", packed)))
+            self.tables.take(unpickled_here(f"parameter {name!r}", packed))
         for name, packed in self.servers.ownership.models.items():
             self.models.know(name, ModelRecord.unpacked(packed))
 

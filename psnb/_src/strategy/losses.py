@@ -12,7 +12,6 @@ from psnb._src.client.handles import Handle, shards_of
 from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.client.variable import Variable
 from psnb._src.placement.layout import ServerAddress
-from psnb._src.strategy.parameters import Registry
 from psnb._src.strategy.servers import Servers
 from psnb._src.strategy.tables import TableFactory
 from psnb._src.utils.paths import AnyPath
@@ -29,10 +28,8 @@ class Losses:
     ----------
     servers : Servers
         Know where the shards are.
-    registry : Registry
-        The parameters.
     tables : TableFactory
-        Knows which initial values are kept.
+        The parameters; knows which initial values are kept.
 
     Attributes
     ----------
@@ -40,8 +37,8 @@ class Losses:
         The one that was saved or restored last.
     """
 
-    def __init__(self, servers: Servers, registry: Registry, tables: TableFactory) -> None:
-        self._servers, self._registry, self._tables = servers, registry, tables
+    def __init__(self, servers: Servers, tables: TableFactory) -> None:
+        self._servers, self._tables = servers, tables
         self.checkpoint: AnyPath | None = None
 
     @property
@@ -87,13 +84,13 @@ class Losses:
     def beginning(self) -> str:
         """Return the call by which all parameters start over."""
         every = range(len(self._servers.layout.placements))
-        return begin_call(self._registry.all(), self._tables.unkept(every))
+        return begin_call(self._tables.all(), self._tables.unkept(every))
 
     def names(self, numbers: Collection[int]) -> str:
         """Return which parameters lie on some shards, and how much of each."""
         found = [
             text
-            for handle in self._registry.all().values()
+            for handle in self._tables.all().values()
             if (text := _part_of(shards_of(handle), numbers))
         ]
         more = f" and {len(found) - _MOST_NAMED:,} more" if len(found) > _MOST_NAMED else ""

@@ -310,7 +310,7 @@ def reinitialize(
 
     Arguments and errors are as for `ParameterServerStrategy.recover`.
     """
-    parameters, every = core.registry.all(), range(len(core.servers.shards))
+    parameters, every = core.tables.all(), range(len(core.servers.shards))
     given = _initial_values(parameters, initialize)
 
     def check(lost: Collection[int]) -> None:
@@ -328,7 +328,7 @@ def reinitialize(
             raise ConfigurationError(
                 f"the initial values of {names} are not kept in this process, which keeps "
                 f"{MOST_KEPT >> 20} MiB of them, and none of a strategy that was resumed or "
-                f"attached. Give them: {begin_call(core.registry.all(), unkept)}; nothing "
+                f"attached. Give them: {begin_call(core.tables.all(), unkept)}; nothing "
                 "was changed"
             )
 

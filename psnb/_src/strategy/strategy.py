@@ -1,7 +1,7 @@
 """ParameterServerStrategy: places variables and embeddings on servers.
 
 The strategy divides all parameters into shards and puts the shards on servers (`Servers`), makes
-the tables there (`TableFactory`) and knows their names (`Registry`), keeps servers and replicas as
+the tables there (`TableFactory`, which knows their names), keeps servers and replicas as
 they should be (`Reconciler`), and recovers or moves shards; `StrategyCore` has these parts. The
 strategy belongs to the notebook; closures get the handles that it makes.
 """
@@ -205,7 +205,7 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
 
     def _title(self) -> str:
         state = "closed" if self._core.closed else counted(self.num_servers, "server")
-        return f"{self.name!r}: {state}, {counted(len(self._core.registry), 'parameter')}"
+        return f"{self.name!r}: {state}, {counted(len(self._core.tables), 'parameter')}"
 
     def _repr_html_(self) -> str:
         return describe(f"Strategy {self._title()}", self._core.watch.statistics(), self.parameters)
@@ -316,7 +316,7 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
     @property
     def parameters(self) -> Mapping[str, Variable | Embedding]:
         """All variables and embeddings by name, in the order in which they were made; read-only."""
-        return self._core.registry.all()
+        return self._core.tables.all()
 
     @property
     def __psnb_models__(self) -> ModelRecords:
@@ -361,13 +361,11 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
             If a server is gone.
         """
         self._core.check_open()
-        with self._core.registry.reserved(name, "variable") as name:
+        with self._core.tables.reserved(name, "variable") as name:
             value = arguments.initial_array(initial_value, dtype, name)
             arguments.check_optimizer(optimizer, value.dtype, name)
             choice = arguments.as_nonfinite(nonfinite, name)
-            made = self._core.tables.variable(name, value, optimizer, choice)
-        self._core.registry.add(made)
-        return made
+            return self._core.tables.variable(name, value, optimizer, choice)
 
     @uninterrupted  # as `variable`
     def embedding(
@@ -427,7 +425,7 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
             If a server is gone.
         """
         self._core.check_open()
-        with self._core.registry.reserved(name, "embedding"):
+        with self._core.tables.reserved(name, "embedding"):
             arguments.check_rows(name, dim, rows)
             kind = np.dtype(dtype)
             if kind not in OPTIMIZABLE:
@@ -449,9 +447,7 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
                 accessor,
                 arguments.as_initializer(initializer, name),
             )
-            made = self._core.tables.embedding(spec)
-        self._core.registry.add(made)
-        return made
+            return self._core.tables.embedding(spec)
 
     @uninterrupted  # except while it waits; it is known then what is lost
     def recover(

@@ -1,4 +1,4 @@
-"""TableFactory: makes the tables of variables and embeddings on the shards, and makes them again.
+"""TableFactory: a strategy's parameters: their names, and how their tables are made on the shards.
 
 Thread-safe.
 """
@@ -6,8 +6,8 @@ Thread-safe.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from html import escape
 from types import MappingProxyType
@@ -56,11 +56,11 @@ def _constant(value: np.ndarray) -> np.ndarray | None:
 
 
 class TableFactory:
-    """Makes parameters.
+    """Makes parameters, and knows them by name, in the order in which the names were taken.
 
-    It remembers the parameters that were made, so that their tables can be made again when a shard
-    was lost, and how many bytes each shard was given, so that the next table goes where there are
-    fewest. Of the initial values of variables it keeps those that take little memory, to start over
+    A name is taken before its tables are made, so that two threads cannot take the same one. When a
+    shard was lost, its tables can be made again. How many bytes each shard was given is remembered,
+    so that the next table goes where there are fewest. Of the initial values of variables it keeps those that take little memory, to start over
     without a checkpoint. (On the servers they would be lost with them; in a file the notebook's
     disk would hold every large model once more.)
 
@@ -93,9 +93,50 @@ class TableFactory:
         self._lock = threading.Lock()  # guards the fields below; not held during requests
         # How much growing tables will take is not known.
         self._bytes = [0] * len(servers.shards)
-        self._made: dict[str, DenseShards | SparseShards] = {}
+        self._parameters: dict[str, Handle | None] = {}  # None: being made
         self._values: dict[str, np.ndarray] = {}  # initial ones of variables, as far as kept
         self._kept = 0  # bytes of these
+
+    def __len__(self) -> int:
+        """Return how many names are taken."""
+        return len(self._parameters)
+
+    @contextmanager
+    def reserved(self, name: str | None, kind: str) -> Iterator[str]:
+        """Take a name, or make one up; it is free again if the block makes no parameter.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is not a valid name, or is taken.
+        """
+        with self._lock:
+            if name is None:
+                number = 1
+                while (name := f"{kind}_{number}") in self._parameters:
+                    number += 1
+            if not isinstance(name, str) or not name:
+                raise ConfigurationError(
+                    f"the name of a {kind} must be a text, found {shown(name)}"
+                )
+            if name in self._parameters:
+                raise ConfigurationError(
+                    f"the strategy has {name!r} already: use strategy.parameters[{name!r}], or "
+                    "another name"
+                )
+            self._parameters[name] = None
+        try:
+            yield name
+        finally:  # whatever ends it, an interrupt too
+            with self._lock:
+                if self._parameters[name] is None:
+                    del self._parameters[name]
+
+    def all(self) -> Mapping[str, Handle]:
+        """Return a read-only snapshot of the parameters that were made."""
+        with self._lock:
+            made = {name: each for name, each in self._parameters.items() if each is not None}
+        return MappingProxyType(made)
 
     def variable(
         self, name: str, value: np.ndarray, optimizer: Optimizer | None, nonfinite: NonFinite
@@ -150,12 +191,13 @@ class TableFactory:
         self._count(shards_of(made))
         return made
 
-    def take(self, parameter: Handle) -> Handle:
-        """Return a handle of a parameter that another process has made."""
+    def take(self, parameter: Handle) -> None:
+        """Add a parameter that another process has made."""
         shards = shards_of(parameter).elsewhere(self._servers.name, self._server_client)
         self._count(shards)
-        self._remember(shards)
-        return Embedding(shards) if isinstance(shards, SparseShards) else Variable(shards)
+        taken = Embedding(shards) if isinstance(shards, SparseShards) else Variable(shards)
+        with self._lock:
+            self._parameters[taken.name] = taken
 
     def _count(self, shards: DenseShards | SparseShards) -> None:
         """Count the bytes that the tables of a parameter take, as far as they are known."""
@@ -188,9 +230,9 @@ class TableFactory:
             made with. Other variables whose values are not kept (`unkept`) hold zeros.
         """
         with self._lock:
-            made, kept = list(self._made.values()), self._values.copy()
+            kept = self._values.copy()
         requests: list[Request] = []
-        for shards in made:
+        for shards in map(shards_of, self.all().values()):
             optimizer = optimizers.get(shards.name, shards.made_with)
             again = _creations(shards, optimizer, kept.get(shards.name), values)
             places = zip(shards.tables, again, strict=True)
@@ -199,16 +241,14 @@ class TableFactory:
 
     def shards(self) -> set[int]:
         """Return the shards on which tables were made."""
-        with self._lock:
-            return {shard.number for each in self._made.values() for shard, _ in each.tables}
+        return {shard.number for shard, _ in self._tables()}
 
     def drops(self, numbers: Collection[int]) -> list[Request]:
         """Return the requests that drop all tables of some shards."""
-        with self._lock:
-            tables = [table for each in self._made.values() for table in each.tables]
-        return [
-            Request(shard, DropTable(name)) for shard, name in tables if shard.number in numbers
-        ]
+        return [Request(s, DropTable(name)) for s, name in self._tables() if s.number in numbers]
+
+    def _tables(self) -> list[tuple[ShardId, str]]:
+        return [table for each in self.all().values() for table in shards_of(each).tables]
 
     def forget_values(self, variable: str) -> None:
         """Note that the values that a variable was made with only hold the place of others."""
@@ -219,13 +259,12 @@ class TableFactory:
 
     def unkept(self, numbers: Collection[int]) -> list[str]:
         """Return the variables on some shards that cannot begin with their initial values."""
-        with self._lock:
-            return [
-                name
-                for name, each in self._made.items()
-                if isinstance(each, DenseShards) and name not in self._values
-                if any(shard.number in numbers for shard, _ in each.tables)
-            ]
+        return [
+            name
+            for name, each in self.all().items()
+            if isinstance(each, Variable) and name not in self._values
+            if any(shard.number in numbers for shard, _ in shards_of(each).tables)
+        ]
 
     def _make(self, parameter: Handle, value: np.ndarray | None = None) -> None:
         shards = shards_of(parameter)
@@ -237,20 +276,14 @@ class TableFactory:
                 with suppress(PsnbError):
                     self._server_client.call([Request(shard, DropTable(table))])
             raise
-        self._remember(shards, value)
-
-    def _remember(
-        self, shards: DenseShards | SparseShards, value: np.ndarray | None = None
-    ) -> None:
-        """Remember a parameter, and its initial values if they are known and there is room."""
         constant = None if value is None else _constant(value)
         with self._lock:
-            self._made[shards.name] = shards
+            self._parameters[parameter.name] = parameter
             if constant is not None:
-                self._values[shards.name] = constant
+                self._values[parameter.name] = constant
             elif value is not None and self._kept + value.nbytes <= MOST_KEPT:
                 self._kept += value.nbytes
-                self._values[shards.name] = value.copy()  # the user may change the array
+                self._values[parameter.name] = value.copy()  # the user may change the array
 
 
 def _creations(

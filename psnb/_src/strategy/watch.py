@@ -103,7 +103,8 @@ class ServerWatch:
                 with of_optimizers:
                     self._ask_for_optimizers()
             with errors:
-                self._ask_servers()
+                found = self._found = {each: self._ask(each) for each in self._servers.running}
+                self._counts = {s: self._counts[s] for s in found if s in self._counts}
             turn += 1
             self._stopped.wait(self._interval)
             with self._lock:
@@ -111,11 +112,6 @@ class ServerWatch:
                 if late or self._stopped.is_set():
                     self._thread = None
                     return
-
-    def _ask_servers(self) -> None:
-        found = {server: self._ask(server) for server in self._servers.running}
-        self._found = found
-        self._counts = {server: self._counts[server] for server in found if server in self._counts}
 
     def _ask(self, server: ServerAddress) -> ServerStatistics:
         try:
