@@ -40,11 +40,11 @@ def test_a_scheduler_that_knows_nothing_of_psnb_is_another_one(client: Client) -
     ownership = Ownership(client, OwnershipRecord("mine", 1.0, 60.0, b""))
     for call in (
         ownership.register("s"),
-        ownership.describe("s", "v", b""),
+        ownership.describe("v", b""),
         ownership.publish(Layout("s", 1, 1, 10.0, ()), ()),
-        ownership.move("s", Layout("t", 1, 1, 10.0, ()), {}),
-        ownership.close("s"),
-        ownership.leave("s"),
+        ownership.move(Layout("t", 1, 1, 10.0, ()), {}),
+        ownership.close(),
+        ownership.leave(),
         claim(client, "s"),
     ):
         with pytest.raises(SchedulerLostError, match=client.scheduler.address):

@@ -20,7 +20,7 @@ the caller says so: the new one shares the files (see `DeltaBase`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -71,18 +71,15 @@ class UsedBase(NamedTuple):
 @contextmanager
 def in_use(folder: CheckpointStore, base: DeltaBase | None) -> Iterator[UsedBase | None]:
     """Use a base; None if there is none, or it was removed since, or a file is not there."""
-    try:
-        stored = None if base is None else folder.use(base.path)
-    except CheckpointError:
-        stored = None
-    if base is None or stored is None:
-        yield None
-        return
-    try:
-        files = chain.from_iterable(base.shards.values())
-        yield UsedBase(stored, base) if stored.has(files) else None
-    finally:
-        stored.release()
+    found = None
+    with ExitStack() as ended:
+        if base is not None:
+            with suppress(CheckpointError):
+                stored = folder.use(base.path)
+                ended.callback(stored.release)
+                if stored.has(chain.from_iterable(base.shards.values())):
+                    found = UsedBase(stored, base)
+        yield found
 
 
 def write_checkpoint(
@@ -133,12 +130,8 @@ def write_checkpoint(
             shared: dict[ShardKey, Mapping[str, str]] = {}
             depth = 0
             if base is not None:
-                shared = {
-                    key: base.known.shards[key]
-                    for key, each in taken.taken.items()
-                    if not each.whole
-                }
-                if shared:
+                parts = [key for key, each in taken.taken.items() if not each.whole]
+                if shared := {key: base.known.shards[key] for key in parts}:
                     depth = base.known.depth + 1
                     partial.share(base.stored, chain.from_iterable(shared.values()))
             files = {

@@ -329,20 +329,20 @@ class LayoutRegistry(SchedulerPlugin):
         return ""
 
     def move(
-        self, token: str, before: str, after: str, layout: list[Any], servers: Mapping[str, str]
+        self, token: str, strategy: str, after: str, layout: list[Any], servers: Mapping[str, str]
     ) -> str:
         """Give a strategy another id and layout: it cannot be reached by the former ones.
 
         Its servers are kept that have new keys; ``servers`` has those before by the new ones.
         """
-        if refusal := self._refusal(token, before):
+        if refusal := self._refusal(token, strategy):
             return refusal
-        kept = self._kept[after] = self._kept.pop(before)
+        kept = self._kept[after] = self._kept.pop(strategy)
         kept.layout = layout
         actors = {new: kept.actors[old] for new, old in servers.items() if old in kept.actors}
         self._keep(kept, actors)
-        self._taken[before] = _taken_over(kept)
-        self._stop_waiting(before)
+        self._taken[strategy] = _taken_over(kept)
+        self._stop_waiting(strategy)
         self._wait_for_owner(after)
         return ""
 

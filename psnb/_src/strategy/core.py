@@ -162,11 +162,11 @@ class StrategyCore:
     def _describe(self, parameter: Handle) -> None:
         # For the next owner.
         name, packed = parameter.name, cloudpickled(parameter)
-        run_on_loop(self._loop, lambda: self.servers.ownership.describe(self.name, name, packed))
+        run_on_loop(self._loop, lambda: self.servers.ownership.describe(name, packed))
 
     def _note_model(self, name: str, record: ModelRecord) -> None:
         packed = record.packed()
-        run_on_loop(self._loop, lambda: self.servers.ownership.note_model(self.name, name, packed))
+        run_on_loop(self._loop, lambda: self.servers.ownership.note_model(name, packed))
 
     def prepare_snapshots(self) -> None:
         """Have servers get ready for snapshots of all parameters, and wait for that."""
@@ -284,7 +284,7 @@ class StrategyCore:
         self.server_client.close()
         self.watch.stop()
         with suppress(PsnbError, RuntimeError):  # then it counts as left some seconds later
-            run_on_loop(self._loop, lambda: self.servers.ownership.leave(self.name), goes_on=True)
+            run_on_loop(self._loop, self.servers.ownership.leave, goes_on=True)
 
     @uninterrupted
     def hang_up(self) -> None:

@@ -44,6 +44,8 @@ class Ownership:
         The strategy's record.
     owner : Owner, optional
         The owner as the scheduler knows it, if it does.
+    strategy : str
+        The id under which the scheduler knows the strategy, if it does.
     parameters, models : mapping of str to bytes, optional
         As far as the scheduler knows them.
 
@@ -62,16 +64,18 @@ class Ownership:
         client: Client,
         record: registry.OwnershipRecord,
         owner: registry.Owner | None = None,
+        strategy: str = "",
         parameters: Mapping[str, bytes] | None = None,
         models: Mapping[str, bytes] | None = None,
     ) -> None:
-        self._client, self.record = client, record
+        self._client, self.record, self._strategy = client, record, strategy
         self._owner = owner or _new_owner(client)
         self.parameters, self.models = dict(parameters or {}), dict(models or {})
         self._turns = itertools.count(1)
 
     async def register(self, strategy: str) -> None:
         """Begin to be the owner of a new strategy."""
+        self._strategy = strategy
         found = await _ask(
             self._client,
             registry.REGISTER,
@@ -85,51 +89,52 @@ class Ownership:
             raise OwnershipLostError(found)
         self.record = replace(self.record, name=found[0])
 
-    async def describe(self, strategy: str, name: str, packed: bytes) -> None:
+    async def describe(self, name: str, packed: bytes) -> None:
         """Note a parameter; if this raises, none was noted."""
         self.parameters[name] = packed
-        arguments = {"strategy": strategy, "name": name}
         try:
-            if await self._call(registry.DESCRIBE, **arguments, packed=packed) == registry.UNKNOWN:
-                await self.register(strategy)
+            await self._tell(registry.DESCRIBE, name=name, packed=packed)
         except BaseException:  # the answer was lost, or the caller interrupted: it may be noted
             del self.parameters[name]
             with suppress(PsnbError):
-                await self._call(registry.DESCRIBE, **arguments, packed=None)
+                await self._call(registry.DESCRIBE, name=name, packed=None)
             raise
 
-    async def note_model(self, strategy: str, name: str, packed: bytes) -> None:
+    async def note_model(self, name: str, packed: bytes) -> None:
         """Note a model, or a change of it."""
-        arguments = {"strategy": strategy, "name": name, "packed": packed}
-        if await self._call(registry.NOTE_MODEL, **arguments) == registry.UNKNOWN:
-            await self.register(strategy)
-            await self._call(registry.NOTE_MODEL, **arguments)
+        await self._tell(registry.NOTE_MODEL, name=name, packed=packed)
         self.models[name] = packed
 
     async def publish(self, layout: Layout, servers: Sequence[ServerAddress]) -> None:
         """Publish where the shards are, and which servers there should be, as a heartbeat."""
-        arguments: dict[str, Any] = {"strategy": layout.strategy, "layout": layout.packed()}
-        arguments |= {"servers": [server.key for server in servers], "turn": next(self._turns)}
-        if await self._call(registry.PUBLISH, **arguments) == registry.UNKNOWN:
-            await self.register(layout.strategy)
-            await self._call(registry.PUBLISH, **arguments)
+        keys, turn = [server.key for server in servers], next(self._turns)
+        await self._tell(registry.PUBLISH, layout=layout.packed(), servers=keys, turn=turn)
 
-    async def close(self, strategy: str) -> None:
+    async def close(self) -> None:
         """Have the scheduler forget the strategy."""
-        await self._call(registry.PUBLISH, strategy=strategy, layout=None)
+        await self._call(registry.PUBLISH, layout=None)
 
-    async def leave(self, strategy: str) -> None:
-        """Give a strategy up, so that another process may claim it."""
-        await _ask(self._client, registry.LEAVE, token=self._owner.token, strategy=strategy)
+    async def leave(self) -> None:
+        """Give the strategy up, so that another process may claim it."""
+        token = self._owner.token
+        await _ask(self._client, registry.LEAVE, token=token, strategy=self._strategy)
 
-    async def move(self, before: str, layout: Layout, servers: Mapping[str, str]) -> None:
+    async def move(self, layout: Layout, servers: Mapping[str, str]) -> None:
         """Give the strategy the id that its new layout has; former keys of servers by new ones."""
-        arguments = {"before": before, "after": layout.strategy, "layout": layout.packed()}
-        if refusal := await self._call(registry.MOVE, **arguments, servers=servers):
+        arguments = {"after": layout.strategy, "layout": layout.packed(), "servers": servers}
+        if refusal := await self._call(registry.MOVE, **arguments):
             raise OwnershipLostError(f"the scheduler does not know the strategy: {refusal}")
+        self._strategy = layout.strategy
+
+    async def _tell(self, handler: str, **arguments: Any) -> None:
+        """Call a handler; register the strategy if the scheduler does not know it any more."""
+        if await self._call(handler, **arguments) == registry.UNKNOWN:
+            await self.register(self._strategy)
+            await self._call(handler, **arguments)
 
     async def _call(self, handler: str, **arguments: Any) -> str:
-        refusal: str = await _ask(self._client, handler, token=self._owner.token, **arguments)
+        known = {"token": self._owner.token, "strategy": self._strategy}
+        refusal: str = await _ask(self._client, handler, **known, **arguments)
         if refusal not in ("", registry.UNKNOWN):
             raise OwnershipLostError(refusal)
         return refusal
@@ -155,7 +160,7 @@ async def claim(client: Client, strategy: str) -> tuple[Ownership, Layout]:
         )
     record, _, layout, parameters, models = found
     owned = registry.OwnershipRecord(*record)
-    return Ownership(client, owned, owner, parameters, models), unpacked(layout)
+    return Ownership(client, owned, owner, strategy, parameters, models), unpacked(layout)
 
 
 def _new_owner(client: Client) -> registry.Owner:

@@ -297,12 +297,11 @@ class Reconciler:
             if health is Health.ALIVE:
                 text = f"parameter {server.name} at {server.address} answers again"
                 self._servers.events.add(EventKind.SERVER_BACK, text)
-            else:
-                lost = health is Health.GONE
-                kind = EventKind.SERVER_LOST if lost else EventKind.SERVER_UNRESPONSIVE
-                self._servers.events.add(kind, watched.why())
-            if health is Health.GONE:
+            elif health is Health.GONE:
+                self._servers.events.add(EventKind.SERVER_LOST, watched.why())
                 self._servers.give_up(server, ended=True)
+            else:
+                self._servers.events.add(EventKind.SERVER_UNRESPONSIVE, watched.why())
 
     def _recruit(self, now: float, leaving: int) -> None:
         missing = self.wanted - len(self._servers.running) + leaving

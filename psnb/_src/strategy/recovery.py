@@ -14,7 +14,6 @@ from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
-from distributed import Client
 
 from psnb._src.checkpoint.restore import Checkpoint, RestoreChoice
 from psnb._src.client.embedding import Embedding
@@ -41,18 +40,6 @@ from psnb.errors import (
 )
 
 _POLL_INTERVAL = 0.2
-
-
-def _host_lost(
-    core: StrategyCore, restart_timeout: float, check: Callable[[Collection[int]], object] = bool
-) -> None:
-    """Host lost shards again, empty; an interrupt ends only the waiting for that."""
-    given_up = core.coordinator()[1]()
-    run_on_loop(
-        event_loop(core.client),
-        lambda: recover_shards(core, given_up, restart_timeout, check),
-        goes_on=True,
-    )
 
 
 async def recover_shards(
@@ -85,7 +72,7 @@ async def recover_shards(
     while True:
         before, asked = servers.layout, servers.running
         alive, unresponsive, lost, pending = await _look(servers, core.tables.shards())
-        if not pending:
+        if not pending:  # those whose replica takes over just now
             break
         await core.reconciler.next_round()
     check(core.lost.union(lost))
@@ -94,10 +81,19 @@ async def recover_shards(
     # This is final: unresponsive servers are not waited for any more.
     for server in set(asked).difference(alive):
         servers.give_up(server)
-    usable = await _replaced(core.client, servers, alive, unresponsive, most, restart_timeout)
+    usable = await _replaced(core, most, alive, unresponsive, restart_timeout)
     async with servers.changing:
         if lost := still_lost(lost, before, servers.layout):
-            await _host(servers, lost, usable, fences)
+            layout = hosted_anew(servers.layout, lost, usable)
+            given: dict[ServerAddress, dict[int, ShardPlacement]] = {}
+            for index in lost:
+                placement = layout.placements[index]
+                given.setdefault(placement.servers[0], {})[index] = placement
+            for server, placements in given.items():
+                await servers.control.ask(server, HostShards(placements, fences))
+            await servers.publish(layout)
+            text = f"shards {lost} are on {', '.join(server.address for server in given)} now"
+            servers.events.add(EventKind.SHARDS_RECOVERED, text)
     core.lost.update(lost)
 
 
@@ -155,11 +151,10 @@ def missing(
 
 
 async def _replaced(
-    client: Client,
-    servers: Servers,
+    core: StrategyCore,
+    most: int,
     alive: Sequence[ServerAddress],
     unresponsive: Sequence[ServerAddress],
-    most: int,
     restart_timeout: float,
 ) -> list[ServerAddress]:
     """Start servers in place of dead ones and return all that there are.
@@ -167,19 +162,18 @@ async def _replaced(
     It waits for workers that were started as servers. If the strategy's servers were not, or if
     none comes in time, it takes some of the workers that run closures, but not the last one.
     """
-    loop = asyncio.get_running_loop()
-    end = loop.time() + restart_timeout
+    end = time.monotonic() + restart_timeout
     used = {server.address for server in (*alive, *unresponsive)}
     while True:
-        cluster, late = await scheduler_identity(client), loop.time() > end
+        cluster, late = await scheduler_identity(core.client), time.monotonic() > end
         found = roles(present(cluster))
         wanted = most - stuck(unresponsive, cluster["workers"])
         fresh = [address for address in found.servers if address not in used]
-        if not found.servers and (late or not servers.dedicated):
+        if not found.servers and (late or not core.servers.dedicated):
             fresh = [address for address in found.workers if address not in used][:-1]
         if len(alive) + len(fresh) >= wanted or late:
             try:
-                started = await servers.start(fresh[: wanted - len(alive)]) if fresh else []
+                started = await core.servers.start(fresh[: wanted - len(alive)]) if fresh else []
                 break
             except ClusterError:  # perhaps of a process that is just about to end
                 if late:
@@ -199,25 +193,6 @@ def stuck(unresponsive: Sequence[ServerAddress], there: Collection[str]) -> int:
     One that was killed a moment before it was asked counts as unresponsive, too.
     """
     return sum(server.address in there for server in unresponsive)
-
-
-async def _host(
-    servers: Servers,
-    lost: Sequence[int],
-    usable: Sequence[ServerAddress],
-    fences: Sequence[FenceCommits],
-) -> None:
-    """Host lost shards on servers, empty, and publish the new layout."""
-    layout = hosted_anew(servers.layout, lost, usable)
-    given: dict[ServerAddress, dict[int, ShardPlacement]] = {}
-    for index in lost:
-        placement = layout.placements[index]
-        given.setdefault(placement.servers[0], {})[index] = placement
-    for server, placements in given.items():
-        await servers.control.ask(server, HostShards(placements, fences))
-    await servers.publish(layout)
-    text = f"shards {list(lost)} are on {', '.join(server.address for server in given)} now"
-    servers.events.add(EventKind.SHARDS_RECOVERED, text)
 
 
 def still_lost(lost: Sequence[int], before: Layout, now: Layout) -> list[int]:
@@ -293,13 +268,8 @@ def restore_lost(
     own = RestoreChoice(takes=parameters.__contains__)  # what only the checkpoint has is no loss
     # First: it raises if it cannot be loaded.
     saved = Checkpoint(path, parameters, own, models=core.models.compared)
-    with _at_rest(core) as settle:
-        _host_lost(core, restart_timeout)
-        lost_now = frozenset(core.lost)
-        with _made_again(core, lost_now):
-            settle()
-            saved.load(None if consistent else lost_now)
-        core.lost -= lost_now
+    with _made_again(core, restart_timeout) as lost_now:
+        saved.load(None if consistent else lost_now)
     return saved.restored.metadata
 
 
@@ -332,14 +302,9 @@ def reinitialize(
                 "was changed"
             )
 
-    with _at_rest(core) as settle:
-        _host_lost(core, restart_timeout, check)
-        lost = frozenset(core.lost)
-        with _made_again(core, lost):
-            settle()
-            values = {key: part for each in given.values() for key, part in each.items()}
-            core.tables.make_again(every if consistent else lost, _optimizers(core, lost), values)
-        core.lost -= lost
+    with _made_again(core, restart_timeout, check) as lost:
+        values = {key: part for each in given.values() for key, part in each.items()}
+        core.tables.make_again(every if consistent else lost, _optimizers(core, lost), values)
 
 
 @contextmanager
@@ -375,17 +340,30 @@ def _at_rest(core: StrategyCore) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def _made_again(core: StrategyCore, lost: Collection[int]) -> Iterator[None]:
-    """Make the tables of lost shards again, and drop them if the block fails.
+def _made_again(
+    core: StrategyCore, restart_timeout: float, check: Callable[[Collection[int]], object] = bool
+) -> Iterator[frozenset[int]]:
+    """Host lost shards again, with their tables, and drop these if the block fails.
 
-    Closures continue after a recovery that has failed, and must not find zeros there.
+    Closures continue after a recovery that has failed, and must not find zeros there. In the block
+    none runs.
     """
-    core.tables.make_again(lost, _optimizers(core, lost), {})
-    try:
-        yield
-    except BaseException:  # an interrupt, too
-        core.server_client.attempt(core.tables.drops(lost))
-        raise
+    with _at_rest(core) as settle:
+        given_up = core.coordinator()[1]()
+        run_on_loop(
+            event_loop(core.client),
+            lambda: recover_shards(core, given_up, restart_timeout, check),
+            goes_on=True,  # an interrupt ends only the waiting for that
+        )
+        lost = frozenset(core.lost)
+        core.tables.make_again(lost, _optimizers(core, lost), {})
+        try:
+            settle()
+            yield lost
+        except BaseException:  # an interrupt, too
+            core.server_client.attempt(core.tables.drops(lost))
+            raise
+        core.lost -= lost
 
 
 def _optimizers(core: StrategyCore, lost: Collection[int]) -> dict[str, Any]:

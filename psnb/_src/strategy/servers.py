@@ -117,7 +117,7 @@ class Servers:
             Either all has been moved, or nothing; it can be taken over again.
         """
         async with self.changing:
-            before, name = self.name, _new_name()
+            name = _new_name()
             names = {each: each._replace(key=_key(name, _number(each))) for each in self._running}
             asked = [self.control.ask(each, AddKey(to.key)) for each, to in names.items()]
             for server, error in zip(
@@ -129,7 +129,7 @@ class Servers:
                     del names[server]  # the shard that it has a replica of is elsewhere
             layout = self._layout.renamed(name, names)
             former = {new.key: old.key for old, new in names.items()}
-            await self.ownership.move(before, layout, former)
+            await self.ownership.move(layout, former)
             self.name, self._running = name, dict.fromkeys(names.values())
             self._layout = layout
             self.layout_cache.learn(layout)
@@ -299,7 +299,7 @@ class Servers:
             return  # there is no scheduler, or the strategy is another process's
         with contextlib.suppress(OSError, ServerLostError, CoordinatorClosedError):
             async with asyncio.timeout(STOP_TIMEOUT):
-                await self.ownership.close(self.name)
+                await self.ownership.close()
 
     async def _close(self) -> None:
         await self.forget()

@@ -60,9 +60,9 @@ class TableFactory:
 
     A name is taken before its tables are made, so that two threads cannot take the same one. When a
     shard was lost, its tables can be made again. How many bytes each shard was given is remembered,
-    so that the next table goes where there are fewest. Of the initial values of variables it keeps those that take little memory, to start over
-    without a checkpoint. (On the servers they would be lost with them; in a file the notebook's
-    disk would hold every large model once more.)
+    so that the next table goes where there are fewest. Of the initial values of variables those are
+    kept that take little memory, to start over without a checkpoint. (On the servers they would be
+    lost with them; in a file the notebook's disk would hold every large model once more.)
 
     Every method raises `ServerLostError` if a server is gone; nothing was made then.
 

@@ -64,7 +64,7 @@ def take_over(client: Client, strategy: str) -> tuple[StrategyCore, Mode]:
         return _taken(client, ownership, layout)
     except BaseException:  # an interrupt, too: another process may claim it
         with suppress(PsnbError):
-            run_on_loop(loop, lambda: ownership.leave(strategy))
+            run_on_loop(loop, ownership.leave)
         raise
 
 
