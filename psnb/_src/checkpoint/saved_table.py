@@ -76,7 +76,8 @@ class SavedTable:
     ) -> None:
         self._name = name
         firsts = [shard[0] for shard in shards]
-        if base is not None and base._begins_with(firsts):
+        known = [] if base is None else base._layers[-1].values
+        if base is not None and [*map(id, known)] == [id(each["values"]) for each in firsts]:
             first = base._layers[-1]
         else:
             first = _Layer(firsts)
@@ -84,10 +85,6 @@ class SavedTable:
         later = [part for shard in shards for part in shard[1:]]
         # The newest first.
         self._layers: tuple[_Layer, ...] = (_Layer(later), first) if later else (first,)
-
-    def _begins_with(self, firsts: Sequence[State]) -> bool:
-        ours = self._layers[-1].values
-        return [id(each) for each in ours] == [id(each["values"]) for each in firsts]
 
     def __repr__(self) -> str:
         return f"<psnb.checkpoint.SavedTable {self._name!r}: {len(self):,} rows of {self.dim}>"

@@ -154,19 +154,6 @@ def running_with(shape: Mapping[str, object]) -> LocalClient | None:
     )
 
 
-def warn_of_others() -> None:
-    """Log that another local cluster runs, which may have been forgotten."""
-    for client in running():
-        logger.warning(
-            "another local cluster of this process runs at %s (workers=%s, servers=%s), and goes "
-            "on with what it has: local_cluster(reuse=True) returns it, close() of its client ends "
-            "it",
-            client.cluster.scheduler_address,
-            client.shape["workers"],
-            client.shape["servers"],
-        )
-
-
 def _close_all() -> None:
     for client in running():
         client.close()
@@ -265,7 +252,15 @@ def local_cluster(
         )
     if reuse and (found := running_with(shape)) is not None:
         return found
-    warn_of_others()
+    for client in running():
+        logger.warning(
+            "another local cluster of this process runs at %s (workers=%s, servers=%s), and goes "
+            "on with what it has: local_cluster(reuse=True) returns it, close() of its client ends "
+            "it",
+            client.cluster.scheduler_address,
+            client.shape["workers"],
+            client.shape["servers"],
+        )
     raise_limits()  # the scheduler is in this process, and others have its settings
     link = _link(security) if processes else _NO_LINK
     settings = dict(QUIET) if dashboard_address is None else {}

@@ -17,7 +17,7 @@ _RETIRE_TIMEOUT = 60.0
 def cannot_add(client: Client) -> str:
     """Return why a worker cannot be started from here; empty if it can."""
     cluster = client.cluster
-    if cluster is None or not hasattr(cluster, "scale") or not hasattr(cluster, "plan"):
+    if not hasattr(cluster, "scale") or not hasattr(cluster, "plan"):
         return (
             "this notebook has not started the cluster, so it cannot add workers: start one with "
             "`dask worker ADDRESS --nthreads 1`"
@@ -52,15 +52,11 @@ def retire_worker(client: Client, address: str) -> None:
 
     async def retire() -> None:
         cluster: Any = client.cluster
-        names = {
-            each["name"]
-            for key, each in (await scheduler_identity(client))["workers"].items()
-            if key == address
-        }
-        if names and cluster is not None and hasattr(cluster, "worker_spec"):
+        worker = (await scheduler_identity(client))["workers"].get(address)
+        if worker is not None and hasattr(cluster, "worker_spec"):
             # Else the cluster would start another worker in its place.
-            spec = cluster.worker_spec
-            await cluster.scale_down([name for name in spec if str(name) in map(str, names)])
+            name = str(worker["name"])
+            await cluster.scale_down([each for each in cluster.worker_spec if str(each) == name])
         else:
             await ask_scheduler(
                 client,

@@ -172,8 +172,8 @@ class WorkerNames:
             taken = set(self._names.values())
             # First the workers that have a name, which no other must get.
             for address, name in sorted(new.items(), key=lambda each: _is_no_name(*each)):
-                found = _wanted(address, name)
-                if not found or found in taken:
+                found = f"worker-{int(name)}" if name.isdecimal() else name
+                if not found or _is_no_name(address, name) or found in taken:
                     numbered = map("worker-{}".format, itertools.count())
                     found = next(each for each in numbered if each not in taken)
                 self._names[address] = found
@@ -184,13 +184,6 @@ class WorkerNames:
         # ``worker-10`` comes after ``worker-9``.
         name = self._names[address]
         return re.split(r"\d+", name), [int(digits) for digits in re.findall(r"\d+", name)]
-
-
-def _wanted(address: str, name: str) -> str:
-    """Return the name that a worker should get if it is free; empty for any number."""
-    if _is_no_name(address, name):
-        return ""
-    return f"worker-{int(name)}" if name.isdecimal() else name
 
 
 def _is_no_name(address: str, name: str) -> bool:

@@ -46,6 +46,11 @@ class ServerDraining:
         The strategy's.
     last_save : callable
         A `LastSave`.
+
+    Attributes
+    ----------
+    alone : bool
+        Whether servers that might help were looked for, and there are none.
     """
 
     def __init__(
@@ -56,7 +61,7 @@ class ServerDraining:
     ) -> None:
         self._loop, self._servers, self._last_save = loop, servers, last_save
         self._began: dict[ServerAddress, float] = {}
-        self._alone = False  # servers that might help were looked for, and there are none
+        self.alone = False
         self._saving = False  # it was begun; until none leaves any more
 
     def follow(
@@ -92,15 +97,11 @@ class ServerDraining:
                 self._report_retired(server, "has handed over all shards")
                 self._servers.give_up(server)
         if not leaving:
-            self._saving = self._alone = False
-        elif not usable and self._alone and not self._saving:
+            self._saving = self.alone = False
+        elif not usable and self.alone and not self._saving:
             self._saving = True
             run = partial(self._save, tuple(leaving))
             threading.Thread(target=run, name="psnb-last-save", daemon=True).start()
-
-    def note_recruited(self, count: int) -> None:
-        """Note that servers were looked for, and how many there were."""
-        self._alone = not count
 
     def _report_retired(self, server: ServerAddress, how: str) -> None:
         seconds = time.monotonic() - self._began[server]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,18 +77,12 @@ def described_parameter(
                     "parameters and models as before, with the same names, and restore them: "
                     "psnb.CheckpointManager(coordinator, directory).restore()"
                 ) from error
-    if variable:
-        return partial(_variable, name, tuple(description["shape"]), how)
-    size = {key: description[key] for key in ("dim", "rows")}
-    return partial(_embedding, name, {**how, **size})
 
+    def make(strategy: ParameterServerStrategy) -> None:
+        if variable:
+            strategy.variable(np.zeros(description["shape"], how["dtype"]), name, **how)
+            core_of(strategy).tables.forget_values(name)  # zeros were never its initial values
+        else:
+            strategy.embedding(name, description["dim"], description["rows"], **how)
 
-def _variable(
-    name: str, shape: tuple[int, ...], how: dict[str, Any], strategy: ParameterServerStrategy
-) -> None:
-    strategy.variable(np.zeros(shape, how["dtype"]), name, **how)
-    core_of(strategy).tables.forget_values(name)  # zeros were never its initial values
-
-
-def _embedding(name: str, how: dict[str, Any], strategy: ParameterServerStrategy) -> None:
-    strategy.embedding(name, **how)
+    return make

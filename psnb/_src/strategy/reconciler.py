@@ -318,7 +318,7 @@ class Reconciler:
                 used = {server.address for server in self._servers.running}
                 fresh = [each for each in roles(identity).servers if each not in used][:missing]
                 await self._servers.start(fresh)
-                self._draining.note_recruited(len(fresh))
+                self._draining.alone = not fresh
             except (ClusterError, OSError) as error:
                 logger.warning("a parameter server cannot be used: %s", error)
 
