@@ -332,9 +332,9 @@ def test_an_owner_that_lives_is_named(world: World) -> None:
 def test_what_an_owner_leaves_another_may_have_with_all_that_is_known(world: World) -> None:
     world.register("s", "mine")
     world.registry.describe("me", "s", "v", b"a variable")
-    world.registry.note_model("me", "s", "M", b"what was placed")
-    world.registry.note_model("me", "s", "M", b"what became of it")
-    assert world.registry.note_model("you", "s", "M", b"another") != ""
+    world.registry.describe("me", "s", "M", b"what was placed", model=True)
+    world.registry.describe("me", "s", "M", b"what became of it", model=True)
+    assert world.registry.describe("you", "s", "M", b"another", model=True) != ""
     world.leave("me")
     found = world.claim("s", "you")
     assert isinstance(found, list)

@@ -254,7 +254,11 @@ class LocalStore(CheckpointStore):
             probe = self._hidden()
             probe.mkdir()
             probe.rmdir()
-            left = [path for path in self.path.glob(f"{_HIDDEN}*") if _is_partial(path)]
+            left = [  # what a manager has begun, and nothing of others
+                path
+                for path in self.path.glob(f"{_HIDDEN}*")
+                if _PARTIAL.fullmatch(path.name) and path.is_dir() and not path.is_symlink()
+            ]
             # A leftover is never used again, so it can be removed after the lock is released.
             dead = [path for path in left if lock.real and not _is_used(path)]
         if left and not lock.real:
@@ -289,11 +293,6 @@ class LocalStore(CheckpointStore):
             return FolderLock(self.path / _LOCK, "rb", SHARED)
         except OSError:  # nothing was written there; for example, a checkpoint was copied
             return nullcontext()
-
-
-def _is_partial(path: Path) -> bool:
-    """Return whether this is a folder that a manager has begun, and nothing of others."""
-    return _PARTIAL.fullmatch(path.name) is not None and path.is_dir() and not path.is_symlink()
 
 
 def _is_used(path: Path) -> bool:

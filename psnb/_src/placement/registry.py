@@ -2,7 +2,7 @@
 
 The scheduler is the one process that all others in a cluster can always ask; when it ends, Dask
 ends all workers, and the servers with them. A strategy's owner writes its description there
-(`REGISTER`, `DESCRIBE`, `NOTE_MODEL`) and, again and again, its layout (`PUBLISH`); workers that
+(`REGISTER`, `DESCRIBE`) and, again and again, its layout (`PUBLISH`); workers that
 cannot find a shard read it (`LAYOUT`). The layout names the strategy's servers: each is a Dask
 actor (`ParameterServer`), which the registry keeps in place of a client, since a client's actors go
 with its connection. Another process lists the strategies (`STRATEGIES`), and becomes the owner of
@@ -164,7 +164,6 @@ PUBLISH = "psnb_publish"
 LAYOUT = "psnb_layout"
 REGISTER = "psnb_register"
 DESCRIBE = "psnb_describe"
-NOTE_MODEL = "psnb_note_model"
 STRATEGIES = "psnb_strategies"
 CLAIM = "psnb_claim"
 LEAVE = "psnb_leave"
@@ -205,10 +204,7 @@ class LayoutRegistry(SchedulerPlugin):
     async def start(self, scheduler: Scheduler) -> None:
         """Register the handlers; Dask calls this once."""
         self._scheduler = scheduler
-        for name in (
-            *(PUBLISH, LAYOUT, REGISTER, DESCRIBE, NOTE_MODEL),
-            *(STRATEGIES, CLAIM, LEAVE, MOVE),
-        ):
+        for name in (PUBLISH, LAYOUT, REGISTER, DESCRIBE, STRATEGIES, CLAIM, LEAVE, MOVE):
             add_handler(scheduler, name, getattr(self, name.removeprefix("psnb_")))
         call_every(scheduler, self.name, _STAY_AWAKE, self._stay_awake)
 
@@ -242,22 +238,18 @@ class LayoutRegistry(SchedulerPlugin):
         self._wait_for_owner(strategy)
         return [name]
 
-    def describe(self, token: str, strategy: str, name: str, packed: bytes | None) -> str:
-        """Note a parameter of a strategy; None: there is none of this name."""
+    def describe(
+        self, token: str, strategy: str, name: str, packed: bytes | None, *, model: bool = False
+    ) -> str:
+        """Note a parameter or a model of a strategy, or a change; None: there is none."""
         if refusal := self._refusal(token, strategy):
             return refusal
-        parameters = self._kept[strategy].parameters
+        kept = self._kept[strategy]
+        known = kept.models if model else kept.parameters
         if packed is None:
-            parameters.pop(name, None)
+            known.pop(name, None)
         else:
-            parameters[name] = packed
-        return ""
-
-    def note_model(self, token: str, strategy: str, name: str, packed: bytes) -> str:
-        """Note a model of a strategy, or a change of it."""
-        if refusal := self._refusal(token, strategy):
-            return refusal
-        self._kept[strategy].models[name] = packed
+            known[name] = packed
         return ""
 
     def publish(

@@ -102,7 +102,7 @@ class Ownership:
 
     async def note_model(self, name: str, packed: bytes) -> None:
         """Note a model, or a change of it."""
-        await self._tell(registry.NOTE_MODEL, name=name, packed=packed)
+        await self._tell(registry.DESCRIBE, name=name, packed=packed, model=True)
         self.models[name] = packed
 
     async def publish(self, layout: Layout, servers: Sequence[ServerAddress]) -> None:
