@@ -8,7 +8,7 @@ copy has everything and takes over. Requests at that moment are sent again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from distributed import Client
 
@@ -16,8 +16,7 @@ from psnb._src.cluster.links import present
 from psnb._src.cluster.roles import roles
 from psnb._src.dask_compat.reach import scheduler_identity
 from psnb._src.monitor.events import EventKind
-from psnb._src.placement.balance import moves
-from psnb._src.placement.layout import ServerAddress
+from psnb._src.placement.layout import Layout, ServerAddress
 from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.servers import Servers
 from psnb.errors import ConfigurationError, ServerLostError
@@ -101,3 +100,52 @@ async def rebalance(
         text = f"shards moved: {', '.join(f'{i} to {to.address}' for i, to in wanted.items())}"
         servers.events.add(EventKind.SHARDS_MOVED, text)
     return len(wanted)
+
+
+def moves(
+    layout: Layout, usable: Sequence[ServerAddress], weights: Sequence[float]
+) -> list[tuple[int, ServerAddress]]:
+    """Return which shards should get another primary, so that servers are loaded evenly. Pure.
+
+    Shards on servers that are not usable move in any case, others only if the higher load of the
+    two servers becomes lower; so a balanced layout stays as it is.
+
+    Parameters
+    ----------
+    layout : Layout
+        Where shards are.
+    usable : sequence of ServerAddress
+        Servers that may hold shards.
+    weights : sequence of float
+        The size of each shard, in bytes.
+    """
+    # An empty shard will have something one day.
+    weight = [each + 1.0 for each in weights]
+    holds: dict[ServerAddress, list[int]] = {server: [] for server in usable}
+    found: dict[int, ServerAddress] = {}
+    homeless = []
+    for index, placement in enumerate(layout.placements):
+        if placement.primary in holds:
+            holds[placement.primary].append(index)
+        elif placement.primary is not None:
+            homeless.append(index)
+
+    def load(server: ServerAddress) -> float:
+        return sum(weight[index] for index in holds[server])
+
+    for index in sorted(homeless, key=lambda index: -weight[index]):
+        target = min(usable, key=load)
+        holds[target].append(index)
+        found[index] = target
+    while True:
+        heaviest, lightest = max(usable, key=load), min(usable, key=load)
+        gap = load(heaviest) - load(lightest)
+        fitting = [index for index in holds[heaviest] if weight[index] < gap]
+        if not fitting:
+            placements = layout.placements
+            return sorted(move for move in found.items() if move[1] != placements[move[0]].primary)
+        # The shard that brings the two loads closest together.
+        index = min(fitting, key=lambda index: abs(gap - 2 * weight[index]))
+        holds[heaviest].remove(index)
+        holds[lightest].append(index)
+        found[index] = lightest

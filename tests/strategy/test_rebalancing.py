@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.placement.balance import moves
 from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
+from psnb._src.strategy.rebalancing import moves
 
 A, B, C, D = (ServerAddress(f"tcp://{name}", name) for name in "abcd")
 SERVERS = [A, B, C, D]
