@@ -27,7 +27,7 @@ class Model:
 
     def __init__(self, directory: Path, **made: Any) -> None:
         self.made, self.noted = made, list[Path]()
-        self.manager = FolderManager(self, directory, max_to_keep=3)  # type: ignore[arg-type]
+        self.manager = FolderManager(self, directory, max_to_keep=3)
 
     def parameters(self) -> dict[str, Any]:
         return {name: shards_of(each) for name, each in self.made.items()}

@@ -18,8 +18,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from dataclasses import astuple, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from distributed import Scheduler, SchedulerPlugin
 
@@ -66,8 +66,7 @@ PUBLISH_AGAIN = 5.0
 """Seconds after which an owner publishes its layout again, which is its heartbeat."""
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(NamedTuple):
     """The owner of a strategy.
 
     Attributes
@@ -88,8 +87,7 @@ class Owner:
     since: float
 
 
-@dataclass(frozen=True, slots=True)
-class OwnershipRecord:
+class OwnershipRecord(NamedTuple):
     """A strategy without its parameters and their layout.
 
     Attributes
@@ -228,7 +226,7 @@ class LayoutRegistry(SchedulerPlugin):
         name = numbered(own.name, others)
         before = self._kept.get(strategy)
         self._kept[strategy] = RegistryEntry(
-            replace(own, name=name),
+            own._replace(name=name),
             Owner(*owner),
             self._clock(),
             parameters=dict(parameters),
@@ -374,8 +372,7 @@ class LayoutRegistry(SchedulerPlugin):
         return {a for a in self._scheduler.workers if actors & actors_at(self._scheduler, a)}
 
     def _contents(self, kept: RegistryEntry) -> list[Any]:
-        record, owner = list(astuple(kept.record)), list(astuple(kept.owner))
-        return [record, owner, kept.layout, kept.parameters, kept.models]
+        return [[*kept.record], [*kept.owner], kept.layout, kept.parameters, kept.models]
 
     def _refusal(self, token: str, strategy: str) -> str:
         kept = self._kept.get(strategy)

@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, replace
 from typing import Any
 
 from distributed import Client
@@ -80,14 +79,14 @@ class Ownership:
             self._client,
             registry.REGISTER,
             strategy=strategy,
-            record=list(astuple(self.record)),
-            owner=list(astuple(self._owner)),
+            record=[*self.record],
+            owner=[*self._owner],
             parameters=self.parameters,
             models=self.models,
         )
         if isinstance(found, str):
             raise OwnershipLostError(found)
-        self.record = replace(self.record, name=found[0])
+        self.record = self.record._replace(name=found[0])
 
     async def describe(self, name: str, packed: bytes) -> None:
         """Note a parameter; if this raises, none was noted."""
@@ -151,7 +150,7 @@ async def claim(client: Client, strategy: str) -> tuple[Ownership, Layout]:
         If the scheduler does not answer.
     """
     owner = _new_owner(client)
-    found = await _ask(client, registry.CLAIM, strategy=strategy, owner=list(astuple(owner)))
+    found = await _ask(client, registry.CLAIM, strategy=strategy, owner=[*owner])
     if isinstance(found, str):
         found = found.replace(owner.where, "this process itself", 1)
         raise ClusterError(
