@@ -10,7 +10,7 @@ import numpy as np
 
 from psnb._src.client.requests import Request
 from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlacement
-from psnb._src.placement.next_layout import DesiredLayout, Health, ObservedServer, next_layout
+from psnb._src.placement.next_layout import Health, ObservedServer, next_layout
 from psnb._src.server.operations import (
     CreateDense,
     FollowPlacements,
@@ -114,7 +114,7 @@ class Reconciler(Process):
     def _mend(self) -> None:
         before, world = self.layout, self.world
         usable = [s.address for s in self.watched() if s.address not in self._drained]
-        after = next_layout(before, self._observed, DesiredLayout(usable, self._homes))
+        after = next_layout(before, self._observed, usable, self._homes)
         for index, (old, new) in enumerate(zip(before.placements, after.placements, strict=True)):
             if new.primary == old.primary:
                 continue

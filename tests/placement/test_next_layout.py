@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
-from psnb._src.placement.next_layout import DesiredLayout, Health, ObservedServer, next_layout
+from psnb._src.placement.next_layout import Health, ObservedServer, next_layout
 from psnb._src.placement.status import ReplicaState, Role, ShardStatus
 
 A, B, C, D = (ServerAddress(f"tcp://{name}", name) for name in "abcd")
@@ -38,7 +38,7 @@ def step(
     """Return the place that follows."""
     layout = Layout("s", 9, replicas, 10.0, (placement,))
     homes = {} if home is None else {0: home}
-    (after,) = next_layout(layout, observed, DesiredLayout(usable, homes, {0: unfit})).placements
+    (after,) = next_layout(layout, observed, usable, homes, {0: unfit}).placements
     return after
 
 
@@ -69,7 +69,7 @@ def test_a_shard_without_a_copy_gets_one_on_the_least_loaded_server() -> None:
         C: ObservedServer(Health.ALIVE, 9, {1: ShardStatus(Role.REPLICA, 1)}),
         D: EMPTY,
     }
-    assert next_layout(layout, observed, DesiredLayout((A, B, C, D))).placements[0].syncing == D
+    assert next_layout(layout, observed, (A, B, C, D)).placements[0].syncing == D
 
 
 def test_none_is_made_where_none_is_wanted_or_possible() -> None:
@@ -263,14 +263,14 @@ def test_new_copies_of_several_shards_are_spread() -> None:
     held = {index: ShardStatus(Role.PRIMARY, 1) for index in range(4)}
     layout = Layout("s", 9, 1, 10.0, (ShardPlacement(A),) * 4)
     observed = {A: ObservedServer(Health.ALIVE, 9, held), B: EMPTY, C: EMPTY}
-    after = next_layout(layout, observed, DesiredLayout((A, B, C)))
+    after = next_layout(layout, observed, (A, B, C))
     assert [placement.syncing for placement in after.placements] == [B, C, B, C]
 
 
 def test_a_shard_moves_away_from_a_primary_that_is_not_usable_to_the_least_loaded_server() -> None:
     layout = Layout("s", 9, 0, 10.0, (ShardPlacement(A), ShardPlacement(B)))
     observed = {A: primary(), B: ObservedServer(Health.ALIVE, 9), C: EMPTY}
-    placements = next_layout(layout, observed, DesiredLayout((B, C))).placements
+    placements = next_layout(layout, observed, (B, C)).placements
     assert placements[0].syncing == C
 
 

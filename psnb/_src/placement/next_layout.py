@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
 from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
 from psnb._src.placement.status import ReplicaState, ShardStatus
@@ -66,31 +67,15 @@ class ObservedServer:
     writes: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DesiredLayout:
-    """What a layout should become.
-
-    Attributes
-    ----------
-    usable : collection of ServerAddress
-        Servers that may hold shards; shards on the others move away.
-    homes : mapping of int to ServerAddress
-        Which server should become the primary of which shard, if that matters. Any that is usable,
-        if it does not, and the primary is not.
-    unfit : mapping of int to collection of ServerAddress
-        Servers on which a replica of a shard could not be filled lately: none is begun there.
-    """
-
-    usable: Collection[ServerAddress]
-    homes: Mapping[int, ServerAddress] = field(default_factory=dict)
-    unfit: Mapping[int, Collection[ServerAddress]] = field(default_factory=dict)
-
-
 _GONE = ObservedServer(Health.GONE)
 
 
 def next_layout(
-    layout: Layout, observed: Mapping[ServerAddress, ObservedServer], desired: DesiredLayout
+    layout: Layout,
+    observed: Mapping[ServerAddress, ObservedServer],
+    usable: Collection[ServerAddress],
+    homes: Mapping[int, ServerAddress] = MappingProxyType({}),
+    unfit: Mapping[int, Collection[ServerAddress]] = MappingProxyType({}),
 ) -> Layout:
     """Return the next layout, or this one if there is nothing to do at this moment.
 
@@ -100,75 +85,89 @@ def next_layout(
         Where shards are.
     observed : mapping of ServerAddress to ObservedServer
         The servers as last observed; a server that is missing is gone.
-    desired : DesiredLayout
-        What it should become.
+    usable : collection of ServerAddress
+        Servers that may hold shards; shards on the others move away.
+    homes : mapping of int to ServerAddress
+        Which server should become the primary of which shard, if that matters. Any that is usable,
+        if it does not, and the primary is not.
+    unfit : mapping of int to collection of ServerAddress
+        Servers on which a replica of a shard could not be filled lately: none is begun there.
     """
     load = {
         server: sum(server in placement.servers for placement in layout.placements)
-        for server in desired.usable
+        for server in usable
         if observed.get(server, _GONE).health is Health.ALIVE
     }
     placements = []
     for index, placement in enumerate(layout.placements):
-        after = _NextPlacement(layout, index, placement, observed, desired).step(load)
+        bad = unfit.get(index, ())
+        after = _NextPlacement(layout, index, observed, usable, homes.get(index), bad, load).step()
         for server in set(after.servers).difference(placement.servers):
             load[server] = load.get(server, 0) + 1
         placements.append(after)
     return layout.with_placements(placements)
 
 
+@dataclass(frozen=True, slots=True)
 class _NextPlacement:
-    """One step for one shard."""
+    """One step for one shard; ``load`` counts the shards of servers, for new replicas."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        index: int,
-        placement: ShardPlacement,
-        observed: Mapping[ServerAddress, ObservedServer],
-        desired: DesiredLayout,
-    ) -> None:
-        self._layout, self._index, self._placement = layout, index, placement
-        self._observed, self._desired = observed, desired
+    layout: Layout
+    index: int
+    observed: Mapping[ServerAddress, ObservedServer]
+    usable: Collection[ServerAddress]
+    home: ServerAddress | None
+    unfit: Collection[ServerAddress]
+    load: Mapping[ServerAddress, int]
 
-    def step(self, load: Mapping[ServerAddress, int]) -> ShardPlacement:
-        """Return the next placement; ``load`` counts the shards of servers, for new replicas."""
-        primary = self._placement.primary
+    def step(self) -> ShardPlacement:
+        """Return the next placement."""
+        placement = self.layout.placements[self.index]
+        primary = placement.primary
         if primary is None:
-            return self._placement
+            return placement
         health = self._health(primary)
         if health is not Health.ALIVE or self._is_absent(primary):
-            return self._without(primary, health)
-        held = self._observed[primary].holdings.get(self._index)
-        if held is None or held.version < self._placement.version:
-            return self._placement  # this placement has not reached it yet
-        return self._onward(primary, held, load)
+            return self._without(placement, primary, health)
+        held = self.observed[primary].holdings.get(self.index)
+        if held is None or held.version < placement.version:
+            return placement  # it has not reached the primary yet
+        return self._onward(placement, primary, held)
 
-    def _without(self, primary: ServerAddress, health: Health) -> ShardPlacement:
+    def _without(
+        self, placement: ShardPlacement, primary: ServerAddress, health: Health
+    ) -> ShardPlacement:
         """Let a replica take over from a primary that does not answer."""
-        placement = self._placement
         # A primary that is only unresponsive may have continued without the replicas that are
         # leaving.
         leaving = placement.leaving if health is not Health.UNRESPONSIVE else ()
         for known in (placement.synced, leaving):
-            candidates = sorted(
-                filter(self._is_replica, known), key=lambda s: s not in self._desired.usable
-            )
+            candidates = [
+                each
+                for each in known
+                if self._is_alive(each) and self.index in self.observed[each].holdings
+            ]
             if candidates:
+                candidates.sort(key=lambda each: each not in self.usable)
                 # Until it has confirmed that it is the primary, the other replicas are as good.
                 rest = [*candidates[1:], *([primary] if health is Health.UNRESPONSIVE else [])]
                 return placement.next(candidates[0], leaving=rest)
         if health is Health.UNRESPONSIVE or not all(
-            map(self._is_lost, (*placement.synced, *placement.leaving))
+            self._health(each) is Health.GONE or self._is_absent(each)
+            for each in (*placement.synced, *placement.leaving)
         ):
             return placement  # a server that comes back has it
         return placement.next(None)
 
     def _onward(
-        self, primary: ServerAddress, held: ShardStatus, load: Mapping[ServerAddress, int]
+        self, placement: ShardPlacement, primary: ServerAddress, held: ShardStatus
     ) -> ShardPlacement:
-        placement, usable, replicas = self._placement, self._desired.usable, self._layout.replicas
-        synced = [each for each in placement.synced if self._follows(each, held)]
+        usable, load, replicas = self.usable, self.load, self.layout.replicas
+        synced = [
+            each
+            for each in placement.synced
+            if self._is_alive(each) and held.replicas.get(each.key) is ReplicaState.SYNCED
+        ]
         dropped = [each for each in placement.synced if each not in synced]
         syncing = placement.syncing
         if syncing is not None and not self._is_alive(syncing):
@@ -185,7 +184,7 @@ class _NextPlacement:
             rest.sort(key=lambda each: each not in usable)
             kept = max(1, replicas)
             return placement.next(placement.successor, rest[:kept], syncing, leaving=rest[kept:])
-        home = self._home(primary, synced, syncing, load)
+        home = self._home(primary, [*synced, syncing])
         successor = home if home in synced else None
         good = [each for each in synced if each in usable]
         if successor is None and len(good) >= replicas:
@@ -194,8 +193,7 @@ class _NextPlacement:
         if syncing is None is placement.syncing and successor is None and not dropped:
             # Not while a replica is leaving, which would be overwritten; nor in the step in which
             # one has just broken, since the primary would not learn of that.
-            unfit = self._desired.unfit.get(self._index, ())
-            others = [each for each in load if each not in (primary, *synced, *unfit)]
+            others = [each for each in load if each not in (primary, *synced, *self.unfit)]
             if home != primary:
                 syncing = home
             elif len(good) < replicas and others:
@@ -204,41 +202,27 @@ class _NextPlacement:
         return placement.next(primary, synced, syncing, successor, leaving)
 
     def _home(
-        self,
-        primary: ServerAddress,
-        synced: Sequence[ServerAddress],
-        syncing: ServerAddress | None,
-        load: Mapping[ServerAddress, int],
+        self, primary: ServerAddress, replicas: Sequence[ServerAddress | None]
     ) -> ServerAddress:
-        """Return the server that should become the primary; ``load`` has the usable ones."""
-        home = self._desired.homes.get(self._index)
-        if home is not None and self._is_alive(home):
-            return home
-        if primary in self._desired.usable or not load:
+        """Return the server that should become the primary."""
+        if self.home is not None and self._is_alive(self.home):
+            return self.home
+        if primary in self.usable or not self.load:
             return primary
         # A server that has the shard, or soon will, is the quickest.
-        having = [each for each in (*synced, syncing) if each is not None and each in load]
-        return having[0] if having else min(load, key=lambda each: load[each])
+        having = [each for each in replicas if each is not None and each in self.load]
+        return having[0] if having else min(self.load, key=lambda each: self.load[each])
 
     def _health(self, server: ServerAddress) -> Health:
-        return self._observed.get(server, _GONE).health
+        return self.observed.get(server, _GONE).health
 
     def _is_alive(self, server: ServerAddress) -> bool:
         return self._health(server) is Health.ALIVE
 
     def _is_absent(self, server: ServerAddress) -> bool:
         """Return whether the layout has reached a server that does not hold the shard."""
-        observed = self._observed[server]
-        return observed.heard >= self._layout.version and self._index not in observed.holdings
-
-    def _is_replica(self, server: ServerAddress) -> bool:
-        return self._is_alive(server) and self._index in self._observed[server].holdings
-
-    def _is_lost(self, server: ServerAddress) -> bool:
-        return self._health(server) is Health.GONE or self._is_absent(server)
-
-    def _follows(self, server: ServerAddress, held: ShardStatus) -> bool:
-        return self._is_alive(server) and held.replicas.get(server.key) is ReplicaState.SYNCED
+        observed = self.observed[server]
+        return observed.heard >= self.layout.version and self.index not in observed.holdings
 
 
 _FIRST, _LONGEST = 1.0, 60.0

@@ -28,7 +28,6 @@ from psnb._src.dask_compat.reach import event_loop, has_ended, scheduler_identit
 from psnb._src.monitor.events import EventKind
 from psnb._src.placement.layout import Layout, ServerAddress
 from psnb._src.placement.next_layout import (
-    DesiredLayout,
     Health,
     ObservedServer,
     SyncPauses,
@@ -253,8 +252,8 @@ class Reconciler:
             observed = {server: watched.observed for server, watched in self._watched.items()}
             leaving = {server for server, each in observed.items() if each.leaves}
             usable = [each for each in self._servers.running if each not in self._drained | leaving]
-            desired = DesiredLayout(usable, self._homes, self._pauses.unfit(now))
-            after = next_layout(before, observed, desired)
+            unfit = self._pauses.unfit(now)
+            after = next_layout(before, observed, usable, self._homes, unfit)
             self._pauses.note(before, after, now)
             running = self._servers.running
             late = now - self._published > PUBLISH_AGAIN
