@@ -805,7 +805,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         ServerLostError
             If a server is gone; the others may have it already.
         """
-        found = core_of(self.strategy).registry.all().get(parameter)
+        found = core_of(self.strategy).tables.all().get(parameter)
         optimizer = None if found is None else found.optimizer
         if optimizer is None:
             raise ConfigurationError(f"there is no parameter {parameter!r} with an optimizer")

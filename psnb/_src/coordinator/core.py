@@ -143,7 +143,7 @@ class CoordinatorCore:
             settings.start_delay,
             mode,
             strategy.name,
-            strategy.what_is_lost,
+            strategy.losses.advice,
         )
         self.membership = Membership(strategy.client, strategy.closure_workers, services)
         self._cancel = self.queue.cancel  # one object for all remote values
@@ -321,7 +321,7 @@ class CoordinatorCore:
             cluster=scheduler_address(client),
             cluster_id=cluster_id,
             cluster_started=cluster_started,
-            dashboard=self.strategy.dashboard,
+            dashboard=self.strategy.servers.dashboard,
             started=self._began,
         )
 

@@ -49,6 +49,12 @@ def _none() -> None:
     """Stand for a weak reference to a missing object."""
 
 
+_NO_COORDINATOR: tuple[Callable[[], Any], Callable[[], LastSave | None], Callable[[], Fences]]
+_NO_COORDINATOR = _none, _none, tuple
+"""What is known of a `ClusterCoordinator`: itself, what saves before a last server ends, and its
+fences. The first two weakly: the event loop holds the core, and must not keep the coordinator."""
+
+
 class StrategyCore:
     """The parts of a strategy, and what other packages do with them.
 
@@ -94,11 +100,7 @@ class StrategyCore:
     """
 
     def __init__(
-        self,
-        client: Client,
-        servers: Servers,
-        partitioner: Partitioner | None,
-        half: bool,
+        self, client: Client, servers: Servers, partitioner: Partitioner | None, half: bool
     ) -> None:
         self.client, self.servers, self._loop = client, servers, event_loop(client)
         self.name, self.shards = servers.name, servers.shards
@@ -113,10 +115,7 @@ class StrategyCore:
         self.uploads = Uploads()
         self._lock = threading.Lock()  # guards all fields below; not held during requests
         self.closed = False
-        # Both weakly: the event loop holds the core, and must not keep the coordinator.
-        self._coordinator: Callable[[], Any] = _none  # a `ClusterCoordinator`
-        self._save_last: Callable[[], LastSave | None] = _none  # the coordinator's
-        self._fences: Callable[[], Fences] = tuple  # the coordinator's; else there are none
+        self._known = _NO_COORDINATOR
         # Shards whose recovery was begun and has not ended. The event loop adds to it, so every
         # operation on it must be one that needs no lock.
         self.lost: set[int] = set()
@@ -209,39 +208,31 @@ class StrategyCore:
         """
         with self._lock:
             self.check_open()
-            known = self._coordinator()
-            if known is None:
-                known, self._fences, save_last = make()
-                self._coordinator = weakref.ref(known)
-                self._save_last = weakref.WeakMethod(save_last)
-                kept.add(known)
-            return known
+            coordinator, _ = self.coordinator()
+            if coordinator is None:
+                coordinator, fences, save_last = make()
+                self._known = weakref.ref(coordinator), weakref.WeakMethod(save_last), fences
+                kept.add(coordinator)
+            return coordinator
 
     def forget_coordinator(self, coordinator: object, kept: set[Any]) -> None:
         """Forget a coordinator that was closed, so that a new one can be made."""
         with self._lock:
             kept.discard(coordinator)
-            if self._coordinator() is coordinator:
-                self._coordinator, self._save_last, self._fences = _none, _none, tuple
+            if self.coordinator()[0] is coordinator:
+                self._known = _NO_COORDINATOR
 
     def coordinator(self) -> tuple[Any, Callable[[], Fences]]:
         """Return the coordinator, if there is one, and what returns its fences."""
-        with self._lock:
-            return self._coordinator(), self._fences
+        coordinator, _, fences = self._known
+        return coordinator(), fences
 
     def _last_save(self, then: Callable[[], None]) -> AnyPath:
-        with self._lock:
-            save = self._save_last() or no_last_save
-        return save(then)
+        return (self._known[1]() or no_last_save)(then)
 
     def _end(self, why: CoordinatorClosedError) -> None:
         self.server_client.close(why)
         self.servers.end(why)
-
-    def what_is_lost(self) -> str:
-        """Return a text: what no server has, and what can be done; empty if nothing is lost."""
-        lost = self.losses.lost()
-        return self.losses.loss_text(lost) if lost else ""
 
     def settled(self) -> bool:
         """Wait until each shard is on a server that answers; see `Reconciler.settled`."""

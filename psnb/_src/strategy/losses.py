@@ -46,10 +46,22 @@ class Losses:
         """The strategy's name."""
         return self._servers.name
 
-    def advice(self, shard: int, server: ServerAddress | None) -> str:
-        """Return what can be done; see `psnb._src.protocol.lost_shards.Adviser`."""
+    def advice(self, shard: int | None = None, server: ServerAddress | None = None) -> str:
+        """Return what is lost and can be done; see `psnb._src.protocol.lost_shards.Adviser`.
+
+        Empty if the shard is not lost; without one, if nothing is.
+        """
         numbers = self.lost(server)
-        return self.loss_text(numbers) if shard in numbers else ""
+        if not numbers or shard not in (None, *numbers):
+            return ""
+        if self.checkpoint is not None:
+            more = "All parameters go back to it, or with consistent=False only what was lost"
+        else:
+            more = (
+                "All parameters start over, or with consistent=False only what was lost; handles "
+                "stay. A psnb.CheckpointManager, or replicas=1, keeps it next time"
+            )
+        return f"{self.way()}. Lost: {self.names(numbers)}. {more}"
 
     def lost(self, server: ServerAddress | None = None) -> list[int]:
         """Return the shards that no server has; a lost ``server`` may be in the layout still."""
@@ -60,19 +72,8 @@ class Losses:
             or (server is not None and placement.servers == (server,))
         ]
 
-    def loss_text(self, numbers: Collection[int]) -> str:
-        """Return what can be done, what was lost with some shards, and further advice."""
-        if self.checkpoint is not None:
-            more = "All parameters go back to it, or with consistent=False only what was lost"
-        else:
-            more = (
-                "All parameters start over, or with consistent=False only what was lost; handles "
-                "stay. A psnb.CheckpointManager, or replicas=1, keeps it next time"
-            )
-        return f"{self.way()}. Lost: {self.names(numbers)}. {more}"
-
     def summary(self, numbers: Collection[int]) -> str:
-        """Return the same in the length of an event."""
+        """Return what was lost with some shards and can be done, in the length of an event."""
         return f"{self.names(numbers)}; {self.way()}"
 
     def way(self) -> str:
