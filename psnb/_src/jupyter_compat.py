@@ -63,14 +63,12 @@ def notebook_name() -> str:
 
 def _kernel() -> object | None:
     # Relies on ipykernel's shell, which has the kernel.
-    kernel: object | None = getattr(_shell(), "kernel", None)
-    return kernel
+    return getattr(_shell(), "kernel", None)
 
 
 def _shell() -> object | None:
     ipython = sys.modules.get("IPython")
-    shell: object | None = ipython.get_ipython() if ipython is not None else None
-    return shell
+    return ipython.get_ipython() if ipython is not None else None
 
 
 def cell_of(file: str) -> str:

@@ -12,11 +12,16 @@ import psutil
 import pytest
 
 from psnb._src.checkpoint import local_store
-from psnb._src.checkpoint.folders import checkpoints_in, use
+from psnb._src.checkpoint.folders import checkpoints_in
 from psnb._src.checkpoint.local_store import FolderLock, LocalStore
+from psnb._src.checkpoint.store import StoredCheckpoint
 from psnb.errors import CheckpointError
 from tests.checkpoint.saved import manifest_of, names, parameter, read, released, write
 from tests.checkpoint.waiting import would_wait
+
+
+def use(path: Path) -> StoredCheckpoint:
+    return LocalStore(path.parent).use(path)
 
 
 def save(folder: Path, *meanwhile: Callable[[], object], **metadata: Any) -> Path:

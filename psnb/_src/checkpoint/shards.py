@@ -308,8 +308,7 @@ class MergedDeltas:
         ordered = ids[order]
         other, end = ordered[1:] != ordered[:-1], np.ones(min(1, ids.size), np.bool_)
         first, last = order[np.append(end, other)], order[np.append(other, end)]
-        found: np.ndarray = last[np.argsort(first)]
-        return found
+        return last[np.argsort(first)]
 
 
 def _by_row(name: str) -> bool:

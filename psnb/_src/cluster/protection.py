@@ -37,8 +37,7 @@ def serving(scheduler: Scheduler, workers: Iterable[WorkerState]) -> set[str]:
 
 def registry_of(scheduler: Scheduler) -> LayoutRegistry:
     """Return the scheduler's registry of strategies, which is there before the other plugins."""
-    registry: LayoutRegistry = plugin_named(scheduler, LayoutRegistry.name)
-    return registry
+    return plugin_named(scheduler, LayoutRegistry.name)
 
 
 class ServerProtection(SchedulerPlugin):
@@ -120,8 +119,7 @@ class ServerProtection(SchedulerPlugin):
         # Dask retires no worker that has an actor: servers that hold nothing end before.
         left = {str(each) for each in (*(workers or ()), *(names or ()))}
         registry.release_idle([a for a, each in known.items() if left & {a, str(each.name)}])
-        retired: dict[str, Any] = await self._retire(workers=workers, names=names, **more)
-        return retired
+        return await self._retire(workers=workers, names=names, **more)
 
     def valid_workers_downscaling(
         self, scheduler: Scheduler, workers: list[WorkerState]

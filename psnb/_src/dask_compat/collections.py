@@ -44,8 +44,7 @@ async def holders(node: Client | Worker, keys: list[Any]) -> dict[Any, list[str]
 
     Relies on the handler ``who_has``; a task that the scheduler does not have has none.
     """
-    found: dict[Any, list[str]] = await ask_scheduler(node, "who_has", keys=keys)
-    return found
+    return await ask_scheduler(node, "who_has", keys=keys)
 
 
 async def scheduler_has(client: Client, keys: list[Any]) -> bool:

@@ -138,8 +138,7 @@ def memory_limit(worker: Worker) -> int | None:
 
     Relies on ``Worker.memory_manager``.
     """
-    limit: int | None = worker.memory_manager.memory_limit
-    return limit
+    return worker.memory_manager.memory_limit
 
 
 def threads_of(worker: Worker) -> int:

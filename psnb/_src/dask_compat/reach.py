@@ -33,8 +33,7 @@ def event_loop(node: Client | Worker) -> asyncio.AbstractEventLoop:
 
     Relies on ``loop``, a Tornado loop that is a shell around one of asyncio's.
     """
-    loop: asyncio.AbstractEventLoop = node.loop.asyncio_loop
-    return loop
+    return node.loop.asyncio_loop
 
 
 def pool_of(node: Client | Worker) -> ConnectionPool:
@@ -74,8 +73,7 @@ def tls_context(pool: ConnectionPool) -> ssl.SSLContext | None:
 
     Relies on ``ConnectionPool.connection_args``.
     """
-    context: ssl.SSLContext | None = pool.connection_args.get("ssl_context")
-    return context
+    return pool.connection_args.get("ssl_context")
 
 
 def tls_context_of(security: Security) -> ssl.SSLContext | None:
@@ -84,8 +82,7 @@ def tls_context_of(security: Security) -> ssl.SSLContext | None:
     Anything that it does not name is as in Dask's configuration. Relies on
     ``Security.get_connection_args``.
     """
-    context: ssl.SSLContext | None = security.get_connection_args("client")["ssl_context"]
-    return context
+    return security.get_connection_args("client")["ssl_context"]
 
 
 async def connect_separately(client: Client, address: str) -> Comm:
@@ -144,8 +141,7 @@ async def scheduler_identity(client: Client) -> dict[str, Any]:
     Relies on the handler ``identity``, its parameter ``n_workers`` (-1 for all), and in its answer
     ``workers``: by address ``name``, ``status`` and ``resources``.
     """
-    found: dict[str, Any] = await ask_scheduler(client, "identity", n_workers=-1)
-    return found
+    return await ask_scheduler(client, "identity", n_workers=-1)
 
 
 def scheduler_address(client: Client) -> str:

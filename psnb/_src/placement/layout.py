@@ -179,8 +179,7 @@ class Layout(Struct, frozen=True, array_like=True):
 
     def packed(self) -> list[Any]:
         """Return the layout as lists, texts and numbers."""
-        found: list[Any] = msgspec.to_builtins(self)
-        return found
+        return msgspec.to_builtins(self)
 
 
 def unpacked(packed: Sequence[Any]) -> Layout:

@@ -70,13 +70,11 @@ class ServerControl:
     async def heartbeat(self, server: ServerAddress, layout: Layout) -> ServerStatus:
         """Tell a server which shards to hold; return its status. See `ControlConnection.ask`."""
         asked = self.connection(server).ask(following(server, layout))
-        status: ServerStatus = await asked
-        return status
+        return await asked
 
     async def measure(self, server: ServerAddress) -> dict[int, dict[str, int]]:
         """Return the bytes of each table of each shard that the server holds; raises as `ask`."""
-        tables: dict[int, dict[str, int]] = await self.ask(server, MeasureShards())
-        return tables
+        return await self.ask(server, MeasureShards())
 
     async def ask(self, server: ServerAddress, operation: HostOperation) -> Any:
         """Run an operation of a server.

@@ -232,11 +232,12 @@ class TableFactory:
         with self._lock:
             kept = self._values.copy()
         requests: list[Request] = []
-        for shards in map(shards_of, self.all().values()):
+        for each in self.all().values():
+            shards = shards_of(each)
             optimizer = optimizers.get(shards.name, shards.made_with)
             again = _creations(shards, optimizer, kept.get(shards.name), values)
             places = zip(shards.tables, again, strict=True)
-            requests += [each for (shard, _), each in places if shard.number in numbers]
+            requests += [request for (shard, _), request in places if shard.number in numbers]
         self._server_client.call(requests)
 
     def shards(self) -> set[int]:

@@ -283,16 +283,16 @@ def test_one_that_is_removed_while_it_is_read_gives_way_to_the_next(
     manager = run.manager(address, keep=1)
     model = run.model(tmp_path / "m", manager)
     manager.save()
-    use, used = shards.use, []
+    store_at, used = shards.store_at, []
 
-    def late(path: Any) -> Any:
+    def late(place: Any) -> Any:
         if not used:
-            used.append(path)
+            used.append(place)
             run.push(4)
             manager.save()  # it removes the first
-        return use(path)
+        return store_at(place)
 
-    monkeypatch.setattr(shards, "use", late)
+    monkeypatch.setattr(shards, "store_at", late)
     assert model.refresh()
     assert model.version.number == 2
     assert_predicts(model, run.expected())
