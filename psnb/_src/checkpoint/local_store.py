@@ -237,7 +237,10 @@ class LocalStore(CheckpointStore):
         for path in (self.path / each.name for each in self.checkpoints()[:-keep]):
             try:
                 with self.alone():
-                    if (self.root / path.name / KEPT).exists() or _is_used(path):
+                    with suppress(FileNotFoundError):
+                        (path / KEPT).lstat()  # not `exists`, which is silent if it is not known
+                        continue
+                    if _is_used(path):
                         continue
                     # Renamed first: a folder with a checkpoint's name must be complete at any time.
                     going = path.rename(self._hidden())
