@@ -74,12 +74,12 @@ def when(
     """
     done = threading.Event()
 
-    def mend(layout: Layout, observed: Any, desired: Any) -> Layout:
+    def mend(layout: Layout, observed: Any, *desired: Any) -> Layout:
         pid = None if done.is_set() else happens(layout, observed)
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
             done.set()
-        return next_layout(layout, observed, desired)
+        return next_layout(layout, observed, *desired)
 
     monkeypatch.setattr(reconciler, "next_layout", mend)
     return done
@@ -224,11 +224,11 @@ def test_a_bug_in_one_round_of_the_reconcilers_does_not_end_it(
     bugs = [RuntimeError("a bug"), KeyError("another")]
     rounds = [0]
 
-    def mend(layout: Layout, observed: Any, desired: Any) -> Layout:
+    def mend(layout: Layout, observed: Any, *desired: Any) -> Layout:
         if bugs:
             raise bugs.pop()
         rounds[0] += 1
-        return next_layout(layout, observed, desired)
+        return next_layout(layout, observed, *desired)
 
     with psnb.ParameterServerStrategy(harmless, replicas=1) as strategy:
         wait_until_copied(strategy)
