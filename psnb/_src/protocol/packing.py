@@ -226,9 +226,13 @@ def loads(
 
 def shorten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Return the arguments of a call as a short text, for messages."""
-    parts = [*map(shown, args), *(f"{name}={shown(value)}" for name, value in kwargs.items())]
-    text = ", ".join(parts)
-    return text if len(text) <= 300 else text[:297] + "..."
+    parts = [("", each) for each in args] + [(f"{name}=", each) for name, each in kwargs.items()]
+    text = ", ".join(name + _cut(text_of(value, repr), 60) for name, value in parts)
+    return _cut(" ".join(text.split()), 300)  # arrays have lines
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def _picklable(value: object, inputs: list[InputReference] | None, reduced: Reducer | None) -> bool:
