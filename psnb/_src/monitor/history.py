@@ -88,7 +88,8 @@ class History:
         self._series: dict[str, _Series] = {}
         self._examples = Rate()
         self._lock = Lock()  # guards _series and everything in it
-        self._full = False  # whether the warning of too many was given
+        self._dropped = ""  # the first that was one too many
+        self._warned = False
 
     def add(self, time: float, values: dict[str, float], *, averaged: bool = True) -> None:
         """Record one report.
@@ -109,7 +110,6 @@ class History:
         self, reports: Sequence[tuple[float, dict[str, float]]], *, averaged: bool = True
     ) -> None:
         """Record reports, each with its time; cheaper than one by one."""
-        dropped = None
         with self._lock:
             examples = [values[EXAMPLES] for _, values in reports if EXAMPLES in values]
             if examples:
@@ -119,9 +119,8 @@ class History:
                 for name, value in values.items():
                     by_name.setdefault(name, []).append((time, value))
             for name, several in by_name.items():
-                if not self._append(name, several, averaged):
-                    dropped = name
-        self._warn(dropped)
+                self._append(name, several, averaged)
+        self._warn()
 
     def add_validation(self, time: float, values: Mapping[str, float]) -> None:
         """Record validation metrics, next to the training values at that moment.
@@ -133,14 +132,12 @@ class History:
         values : mapping of str to float
             By the names of the metrics; here they begin with `VALIDATION`.
         """
-        dropped = None
         with self._lock:
             for name, value in values.items():
-                beside = self._series.get(name)
-                place = None if beside is None else beside.count
-                if not self._append(VALIDATION + name, [(time, value)], False, place):
-                    dropped = VALIDATION + name
-        self._warn(dropped)
+                trained = self._series.get(name)
+                place = None if trained is None else trained.count
+                self._append(VALIDATION + name, [(time, value)], False, place)
+        self._warn()
 
     def _append(
         self,
@@ -148,15 +145,13 @@ class History:
         several: Sequence[tuple[float, float]],
         averaged: bool,
         place: int | None = None,
-    ) -> bool:
-        """Append values, each with its time, in the place of their number or another.
-
-        Returns whether there is room.
-        """
+    ) -> None:
+        """Append values, each with its time, in the place of their number or another."""
         series = self._series.get(name)
         if series is None:
             if len(self._series) >= MOST_METRICS:
-                return False
+                self._dropped = self._dropped or name
+                return
             series = self._series[name] = _Series(points=np.empty(self._capacity, _POINT))
         count, smoothed, rows = series.count, series.smoothed, []
         for when, value in several:
@@ -175,7 +170,6 @@ class History:
         series.count, series.last, series.smoothed = count, several[-1][1], smoothed
         if rows:
             self._keep(series, rows)
-        return True
 
     def _keep(self, series: _Series, rows: list[tuple[int, float, float, float]]) -> None:
         """Append points for which there is room; drop every second one if it is full then."""
@@ -188,13 +182,14 @@ class History:
             series.points[: series.length] = kept
             series.stride *= 2
 
-    def _warn(self, dropped: str | None) -> None:
-        if dropped is not None and not self._full:
-            self._full = True
+    def _warn(self) -> None:
+        # Without the lock: handlers of users may ask for metrics.
+        if self._dropped and not self._warned:
+            self._warned = True
             logger.warning(
                 "psnb.report(%s=...): %d metrics are kept, and there are more; new ones are "
                 "dropped. Report what varies as a value, not as a name",
-                truncate(dropped, NAME),
+                truncate(self._dropped, NAME),
                 MOST_METRICS,
             )
 
@@ -216,8 +211,8 @@ class History:
         first = {name: number for number, name in enumerate(found)}
 
         def place(name: str) -> tuple[bool, int, int]:
-            beside = name.removeprefix(VALIDATION)
-            return name in NO_METRICS, first.get(beside, first[name]), first[name]
+            trained = name.removeprefix(VALIDATION)
+            return name in NO_METRICS, first.get(trained, first[name]), first[name]
 
         return {name: found[name] for name in sorted(found, key=place)}
 
