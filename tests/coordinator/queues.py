@@ -16,7 +16,7 @@ from psnb import errors
 from psnb._src.coordinator import queue as product
 from psnb._src.coordinator.closures.call import NO_ARGUMENTS, Call, pack_call
 from psnb._src.coordinator.closures.functions import FunctionRegistry
-from psnb._src.coordinator.closures.options import Pin, ScheduleOptions
+from psnb._src.coordinator.closures.options import Pin, ScheduleOptions, WorkerPredicate
 from psnb._src.coordinator.closures.remote_value import RemoteValue
 from psnb._src.coordinator.scheduling.events import (
     Blocked,
@@ -30,6 +30,7 @@ from psnb._src.coordinator.scheduling.events import (
     Release,
     Started,
     StepTaken,
+    Withdraw,
 )
 from psnb._src.coordinator.scheduling.gates import ApplyRound, Flush, Gate
 from psnb._src.coordinator.scheduling.instructions import (
@@ -319,6 +320,9 @@ class ClosureQueue(product.ClosureQueue):
 
     def fail_waiting(self, error: errors.PsnbError) -> None:
         self.handle(FailWaiting(error))
+
+    def withdraw(self, chooser: WorkerPredicate, reason: str) -> None:
+        self.inbox.post(Withdraw(chooser, reason))
 
     def has_work(self) -> bool:
         return self.scheduler.dispatcher.has_work()

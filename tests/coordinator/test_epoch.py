@@ -11,6 +11,7 @@ import pytest
 
 from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue
 from psnb._src.coordinator.datasets.epoch import run_epoch, run_in_order
+from psnb._src.coordinator.scheduling.events import Withdraw
 from psnb._src.utils.inbox import Inbox
 from tests.conftest import wait_until
 from tests.coordinator.queues import TIMEOUT, Inline, in_thread
@@ -24,7 +25,7 @@ class Epoch:
     def __init__(self) -> None:
         self.queue = self.membership = self.saving = self.leases = self.resources = self
         self.loop = Inline()
-        self.inbox = Inbox(self.loop, lambda *events: None)  # type: ignore[arg-type]
+        self.inbox = Inbox(self.loop, self.handle)  # type: ignore[arg-type]
         self.over = False
         self.scheduled: list[RemoteValue] = []
         self.withdrawn: list[str] = []
@@ -47,8 +48,8 @@ class Epoch:
     def slots(self, epoch: int) -> list[int]:
         return [] if self.over else self.left
 
-    def withdraw(self, chooser: object, why: str) -> None:
-        self.withdrawn.append(why)
+    def handle(self, *events: Any) -> None:
+        self.withdrawn += [each.reason for each in events if isinstance(each, Withdraw)]
 
     @contextmanager
     def filling(self) -> Iterator[None]:

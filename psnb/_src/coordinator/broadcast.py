@@ -9,6 +9,7 @@ from typing import Any
 from psnb._src.coordinator.closures.options import ScheduleOptions, WorkerPredicate
 from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue, require_progress
 from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.scheduling.events import Withdraw
 from psnb._src.protocol.packing import PerWorkerReference
 from psnb._src.utils.tracebacks import timed_out
 from psnb._src.worker.context import worker_index
@@ -87,7 +88,7 @@ class Broadcasts:
             while not self._all_ended(remotes, end):
                 if all_or_none and any(each.status is ClosureStatus.FAILED for each in remotes):
                     for chooser in choosers.values():
-                        self._queue.withdraw(chooser, "another call has failed")
+                        self._queue.inbox.post(Withdraw(chooser, "another call has failed"))
                 pairs = zip(calls, remotes, strict=True)
                 missing = {call[0] for call, remote in pairs if not remote.done()}
                 if end is not None and time.monotonic() >= end:
@@ -95,10 +96,12 @@ class Broadcasts:
                     raise timed_out(f"not within {timeout} s: the values of workers {names}")
                 for worker in missing - gone - self.worker_names():
                     gone.add(worker)
-                    self._queue.withdraw(choosers[worker], f"worker {worker!r} has left")
+                    self._queue.inbox.post(
+                        Withdraw(choosers[worker], f"worker {worker!r} has left")
+                    )
         finally:
             for chooser in choosers.values():
-                self._queue.withdraw(chooser, "it is not waited for any more")
+                self._queue.inbox.post(Withdraw(chooser, "it is not waited for any more"))
         ended = [(worker, each) for (worker, *_), each in zip(calls, remotes, strict=True)]
         done = ClosureStatus.COMPLETED
         lost = {each for worker, each in ended if worker in gone and each.status is not done}

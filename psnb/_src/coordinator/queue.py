@@ -24,7 +24,6 @@ from contextlib import contextmanager
 from functools import partial
 
 from psnb._src.coordinator.closures.failures import raise_failed
-from psnb._src.coordinator.closures.options import WorkerPredicate
 from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue, Signal
 from psnb._src.coordinator.scheduling.events import (
     BatchRound,
@@ -36,7 +35,6 @@ from psnb._src.coordinator.scheduling.events import (
     Pause,
     Release,
     Resume,
-    Withdraw,
 )
 from psnb._src.coordinator.scheduling.scheduler import QueueStatistics, Scheduler
 from psnb._src.coordinator.scheduling.work import Work
@@ -303,10 +301,6 @@ class ClosureQueue:
         thread holds what the loop needs.
         """
         self.inbox.post(Close())
-
-    def withdraw(self, chooser: WorkerPredicate, reason: str) -> None:
-        """Cancel what waits for a worker that this very function chooses."""
-        self.inbox.post(Withdraw(chooser, reason))
 
     def check_open(self) -> None:
         """Raise CoordinatorClosedError if it is closed."""

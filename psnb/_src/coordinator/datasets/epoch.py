@@ -27,6 +27,7 @@ from psnb._src.coordinator.closures.options import DEFAULT_RETRIES, ScheduleOpti
 from psnb._src.coordinator.closures.remote_value import RemoteValue, StepValues, require_progress
 from psnb._src.coordinator.core import CoordinatorCore
 from psnb._src.coordinator.datasets.leased import LeasedIterator, WholeSplits
+from psnb._src.coordinator.scheduling.events import Withdraw
 from psnb._src.data.node import nothing_in
 from psnb._src.data.nodes.partitions import KnownPartitions
 from psnb._src.monitor.progress_line import WorkDone
@@ -108,7 +109,7 @@ def run_epoch(
         over = iterator.progress().over
         if over and any(isinstance(each, StepValues) for each in waiting):
             # What their last steps have returned may be on its way.
-            core.queue.withdraw(suits, "the epoch is over")
+            core.queue.inbox.post(Withdraw(suits, "the epoch is over"))
             return True
         # Nothing may be waiting though there is more: other closures have taken the rest.
         if over or not (waiting or more(0)):
@@ -127,7 +128,7 @@ def run_epoch(
         yield from as_they_end(core, waiting, fill, watch)
         yield from (each for each in waiting if each.done())
     finally:
-        core.queue.withdraw(suits, "the epoch is over")
+        core.queue.inbox.post(Withdraw(suits, "the epoch is over"))
 
 
 def run_in_order(
@@ -283,7 +284,7 @@ def give_up(
 ) -> None:
     """Withdraw the closures for which some functions choose, and wait for those that run."""
     for chooser in choosers:
-        core.queue.withdraw(chooser, reason)
+        core.queue.inbox.post(Withdraw(chooser, reason))
     for each in remotes:
         with suppress(ServerUnresponsiveError):  # what that one holds up cannot be waited for
             each.wait()

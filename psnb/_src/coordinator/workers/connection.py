@@ -12,20 +12,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from msgspec.structs import asdict
+
 from psnb._src.coordinator.scheduling.doubts import lost_exchange
-from psnb._src.coordinator.scheduling.events import Event, Heard, Joined, Leaving, Left, Started
+from psnb._src.coordinator.scheduling.events import Heard, Joined, Leaving, Left, Started
 from psnb._src.coordinator.scheduling.states import ConnectionState
 from psnb._src.coordinator.scheduling.work import Work
 from psnb._src.coordinator.scheduling.worker_state import WorkerState
 from psnb._src.coordinator.workers.knowledge import WorkerKnowledge
-from psnb._src.coordinator.workers.link import WorkerLink, open_session
 from psnb._src.coordinator.workers.services import Services
 from psnb._src.dask_compat.reach import Comm
 from psnb._src.monitor.events import EventKind
 from psnb._src.protocol import messages
 from psnb._src.protocol.errors import unpack_error
 from psnb._src.protocol.modes import Geo
-from psnb._src.utils.version import OtherVersionError
+from psnb._src.transport.stream import MessageStream, message_stream
+from psnb._src.utils.version import OtherVersionError, check_version, own_version
+
+OPEN_TIMEOUT = 10.0
+"""Seconds in which a worker must be connected, and answer the opening of a session."""
 
 
 class _Drained(Exception):  # noqa: N818 - not an error
@@ -54,6 +59,8 @@ class WorkerConnection:
         How many workers there are at the moment; for the event loop only.
     was_ready : bool
         Whether its session was ever open.
+    drained : asyncio.Event
+        To be set when the worker leaves and has finished what it had: the session ends.
     refusal : str
         Why it can never be used as it is, or could not when it was last asked: it has another
         version of psnb; empty if it can.
@@ -72,10 +79,11 @@ class WorkerConnection:
         self.num_workers = opening.num_workers
         self.was_ready, self.refusal = False, ""
         self._opening, self._services, self._connect = opening, services, connect
+        self._handle = services.handle
         self._knowledge = WorkerKnowledge(services)
-        self._link: WorkerLink | None = None  # while the session is open
+        self._stream: MessageStream | None = None  # while the session is open
         self._heard = True
-        self._drained = asyncio.Event()
+        self.drained = asyncio.Event()
         self._flushing: asyncio.Future[bytes] | None = None
 
     async def run(self) -> None:
@@ -84,12 +92,12 @@ class WorkerConnection:
         why = "the connection was ended"
         worker = self.worker
         try:
-            link = await open_session(self._connect, worker.address, self._opening)
-            self._link, worker.threads = link, link.threads
+            stream, threads = await _open_session(self._connect, worker.address, self._opening)
+            self._stream, worker.threads = stream, threads
             self.was_ready, self.refusal = True, ""
             self._handle(Joined(worker))
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._receive(link))
+                tasks.create_task(self._receive(stream))
                 tasks.create_task(self._watch())
                 tasks.create_task(self._end_when_drained())
                 tasks.create_task(self._start())
@@ -108,9 +116,9 @@ class WorkerConnection:
             else:
                 kind, why = EventKind.WORKER_LOST, f"was lost: {reason}"
         finally:
-            if self._link is not None:
-                self._link.abort()
-                self._link = None
+            if self._stream is not None:
+                self._stream.abort()
+                self._stream = None
             self._flushed(b"")
             self._handle(Left(worker, kind, why))
 
@@ -119,14 +127,10 @@ class WorkerConnection:
         if self.worker.state is ConnectionState.READY:
             self._handle(Leaving(self.worker, why))
 
-    def end(self) -> None:
-        """End the session: the worker leaves and has finished what it had."""
-        self._drained.set()
-
     def send(self, message: messages.ToWorker) -> None:
         """Send a message, unless the session is over; on the event loop only."""
-        if self._link is not None:
-            self._link.send(message)
+        if self._stream is not None:
+            self._stream.send(message)
 
     def send_closures(self, closures: Sequence[Work]) -> None:
         """Send closures to be run, and what they need, likewise."""
@@ -145,15 +149,12 @@ class WorkerConnection:
         Returns the pickled exception if it could not, else nothing. The worker answers within the
         time limits of its requests, or is lost.
         """
-        if self._link is None or not self.worker.started:
+        if self._stream is None or not self.worker.started:
             return b""
         if self._flushing is None:
             self._flushing = asyncio.get_running_loop().create_future()
-            self._link.send(messages.FlushCopies())
+            self._stream.send(messages.FlushCopies())
         return await asyncio.shield(self._flushing)
-
-    def _handle(self, event: Event) -> None:
-        self._services.handle(event)
 
     async def _watch(self) -> None:
         # Gives the worker up when it is unresponsive, or drains, for too long. Ticks are counted
@@ -178,7 +179,7 @@ class WorkerConnection:
         self.send_resources()
 
     async def _end_when_drained(self) -> None:
-        await self._drained.wait()
+        await self.drained.wait()
         if isinstance(self._services.mode, Geo) and (error := await self.flush()):
             raise ConnectionError(f"it could not send what it had learned: {unpack_error(error)}")
         raise _Drained
@@ -188,11 +189,11 @@ class WorkerConnection:
         if flushing is not None and not flushing.done():
             flushing.set_result(error)
 
-    async def _receive(self, link: WorkerLink) -> None:
+    async def _receive(self, stream: MessageStream) -> None:
         while True:
             # In a frame of its own: what lives on here must not hold the last closures, which keep
             # their per-worker values alive.
-            self._take_in(await link.receive())
+            self._take_in(await stream.receive(messages.ToNotebook))
 
     def _take_in(self, message: messages.ToNotebook) -> None:
         self._heard = True
@@ -217,3 +218,42 @@ class WorkerConnection:
 
     def _decided(self, applied: bool) -> None:
         self._flushed(b"" if applied else lost_exchange())
+
+
+async def _open_session(
+    connect: Callable[[str], Awaitable[Comm]],
+    address: str,
+    opening: messages.SessionOpening,
+) -> tuple[MessageStream, int]:
+    """Connect a worker, and open a session on it; return its stream, and the worker's threads.
+
+    Parameters
+    ----------
+    connect : callable
+        Opens a connection to an address.
+    address : str
+        The worker's.
+    opening : SessionOpening
+        What the session must know.
+
+    Raises
+    ------
+    OtherVersionError
+        If the worker has another version of psnb.
+    OSError
+        If the worker cannot be reached, refuses, or does not answer in time.
+    """
+    async with asyncio.timeout(OPEN_TIMEOUT):
+        comm = await connect(address)
+        try:
+            await comm.write({"op": messages.HANDLER, "psnb": own_version(), **asdict(opening)})
+            reply = await comm.read()
+            check_version(reply)
+            if not isinstance(reply, dict) or reply.get("status") != "OK":
+                # A worker that joined a moment ago has not got the plugin yet, and says None.
+                why = reply.get("exception_text") if isinstance(reply, dict) else reply
+                raise ConnectionError(f"the worker is not prepared for psnb: {why}")
+        except BaseException:  # a cancellation, too: nothing else closes it
+            comm.abort()
+            raise
+    return message_stream(comm), reply["threads"]

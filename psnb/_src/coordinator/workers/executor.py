@@ -131,7 +131,7 @@ class Executor:
                 case Resolve(doubt):
                     self._resolver.resolve(doubt)
                 case EndSession(worker):
-                    self._membership.of(worker).end()
+                    self._membership.of(worker).drained.set()
                 case BalanceLater(seconds):
                     if not self._loop.is_closed():  # then it is a thread's last words
                         self._loop.call_later(seconds, self.handle, Balance())
