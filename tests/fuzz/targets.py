@@ -14,14 +14,13 @@ import fsspec
 import numpy as np
 
 from psnb._src.data.formats import csv, multi_slot, records, text, tfrecord
-from psnb._src.data.formats.crc import masked_crc
 from psnb._src.data.formats.criteo import Criteo
 from psnb._src.data.formats.csv import Csv
 from psnb._src.data.formats.fixed_length import FixedLengthRecords
 from psnb._src.data.formats.multi_slot import MultiSlot, Slot
 from psnb._src.data.formats.text import TextLines
 from psnb._src.data.formats.tf_example import FixedLen, VarLen, encode_example
-from psnb._src.data.formats.tfrecord import TFRecords, TFRecordWriter
+from psnb._src.data.formats.tfrecord import TFRecords, TFRecordWriter, masked_crc
 from psnb._src.data.ragged import Ragged
 from psnb.errors import DatasetError
 from tests.data.formats.samples import parse_examples

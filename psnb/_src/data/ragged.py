@@ -12,7 +12,7 @@ from typing import Any, overload
 import numpy as np
 from numba import njit
 
-from psnb._src.utils.arrays import array_of, concatenated, joint_dtype, untracked
+from psnb._src.utils.arrays import array_of, concatenated, untracked
 from psnb.errors import DatasetError
 
 
@@ -123,18 +123,16 @@ class Ragged:
                 arrays = [array_of(row) for row in rows]
             else:
                 arrays = [np.asarray(untracked(row), dtype) for row in rows]
-            chosen = joint_dtype(arrays) if arrays and dtype is None else None
+            if any(array.ndim == 0 for array in arrays):
+                raise DatasetError("Ragged: each row needs an axis, found a scalar")
+            if len({array.shape[1:] for array in arrays}) > 1:
+                shapes = ", ".join(sorted({str(array.shape) for array in arrays})[:4])
+                problem = f"rows may differ in their first axis alone, found {shapes}"
+                raise DatasetError(f"Ragged: {problem}")
+            values = concatenated(arrays) if arrays else np.empty(0, dtype or np.float64)
         except ValueError as error:
             raise DatasetError(f"Ragged: {error}") from error
-        if chosen is not None:
-            arrays = [each.astype(chosen, copy=False) for each in arrays]
-        if any(array.ndim == 0 for array in arrays):
-            raise DatasetError("Ragged: each row needs an axis, found a scalar")
-        if len({array.shape[1:] for array in arrays}) > 1:
-            shapes = ", ".join(sorted({str(array.shape) for array in arrays})[:4])
-            raise DatasetError(f"Ragged: rows may differ in their first axis alone, found {shapes}")
-        values = np.concatenate(arrays) if arrays else np.empty(0, dtype or np.float64)
-        return cls._trusted(values, _offsets([len(array) for array in arrays]))
+        return cls._trusted(values, offsets_of([len(array) for array in arrays]))
 
     @classmethod
     def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
@@ -142,7 +140,7 @@ class Ragged:
         if len(parts) == 1:
             return parts[0]
         lengths = np.concatenate([part.lengths for part in parts])
-        return cls._trusted(concatenated([part.values for part in parts]), _offsets(lengths))
+        return cls._trusted(concatenated([part.values for part in parts]), offsets_of(lengths))
 
     @property
     def values(self) -> np.ndarray:
@@ -212,7 +210,7 @@ class Ragged:
         places = np.asarray(indices, np.int64)
         starts = self._offsets[:-1][places]
         lengths = self._offsets[1:][places] - starts
-        return Ragged._trusted(rows_of(self._values, starts, lengths), _offsets(lengths))
+        return Ragged._trusted(rows_of(self._values, starts, lengths), offsets_of(lengths))
 
     def pad(self, length: int | None = None, value: Any = 0) -> np.ndarray:
         """Return an array ``(n, length, ...)`` whose rows are padded with a value.
@@ -258,7 +256,8 @@ class Ragged:
         return f"Ragged(({shape}), {self.dtype}, {len(self._values)} values)"
 
 
-def _offsets(lengths: Any) -> np.ndarray:
+def offsets_of(lengths: Any) -> np.ndarray:
+    """Return where rows of these lengths begin and end, as `Ragged` has it."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from psnb._src.data.formats.crc import masked_crc
 from psnb._src.data.formats.criteo import Criteo
 from psnb._src.data.formats.csv import Csv
 from psnb._src.data.formats.multi_slot import MultiSlot, Slot
@@ -28,7 +27,7 @@ from psnb._src.data.formats.parquet_footer import ColumnChunk
 from psnb._src.data.formats.parquet_pages import CheckedFile
 from psnb._src.data.formats.text import TextLines
 from psnb._src.data.formats.tf_example import FixedLen, VarLen, encode_example
-from psnb._src.data.formats.tfrecord import TFRecords
+from psnb._src.data.formats.tfrecord import TFRecords, masked_crc
 from psnb.data import InMemoryDataset, QueueDataset
 from psnb.errors import ConfigurationError, DatasetError
 from tests.data.formats import samples

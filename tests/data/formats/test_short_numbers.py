@@ -7,8 +7,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from psnb._src.data.formats.numbers import OK, nearest_float32, read_unsigned
-from psnb._src.data.formats.short_numbers import short_float, short_unsigned
+from psnb._src.data.formats.numbers import (
+    OK,
+    nearest_float32,
+    read_unsigned,
+    short_float,
+    short_unsigned,
+)
 from psnb._src.data.formats.words import WORD, word_at
 
 

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.data.formats.crc import masked_crc
 from psnb._src.data.formats.tf_example import FixedLen, encode_example
-from psnb._src.data.formats.tfrecord import TFRecords, TFRecordWriter
+from psnb._src.data.formats.tfrecord import TFRecords, TFRecordWriter, masked_crc
 from psnb.errors import DatasetError
 from tests.data.formats.samples import records, tfrecord_bytes, write
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
 
 from psnb._src.data.formats.files import INFER
-from psnb._src.data.formats.records import MAX_RECORD_BYTES, Chunk, check_reading
-from psnb._src.data.formats.text import Lines, line_splits, read_lines
+from psnb._src.data.formats.records import MAX_RECORD_BYTES
+from psnb._src.data.formats.text import LineFormat, Lines, Parsed
 from psnb.errors import DatasetError
 
 DENSE, SPARSE = 13, 26
@@ -91,7 +90,7 @@ MISSING_CATEGORY = 2**32
 
 
 @dataclass(frozen=True)
-class Criteo:
+class Criteo(LineFormat):
     """Files of Criteo's click logs: ``train.txt`` of the Kaggle challenge, ``day_0`` and on.
 
     A line has a label, 13 integers and 26 categories of up to eight hexadecimal digits, with tabs
@@ -102,28 +101,17 @@ class Criteo:
     compression: str | None = INFER
     max_record_bytes: int = MAX_RECORD_BYTES
 
-    def __post_init__(self) -> None:
-        check_reading(self)
-
-    def read(
-        self, path: str, offset: int = 0, first: int = 0, end: int | None = None
-    ) -> Iterator[Chunk]:
-        for lines in read_lines(path, self.compression, self.max_record_bytes, offset, first, end):
-            label = np.empty(len(lines), np.float32)
-            dense = np.empty((len(lines), DENSE), np.float32)
-            sparse = np.empty((len(lines), SPARSE), np.uint64)
-            good, column, position, wrong = parse_lines(
-                *(lines.data, lines.starts, lines.ends, np.uint64(MISSING_CATEGORY)),
-                *(label, dense, sparse),
-            )
-            if good:
-                columns = {"label": label[:good], "dense": dense[:good], "sparse": sparse[:good]}
-                yield Chunk(columns, good, lines.first, lines.offset_after(good))
-            if wrong != OK:
-                raise _problem(lines, good, column, position, wrong)
-
-    def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
-        return line_splits(path, self.compression, size)
+    def parse(self, lines: Lines) -> Parsed:
+        label = np.empty(len(lines), np.float32)
+        dense = np.empty((len(lines), DENSE), np.float32)
+        sparse = np.empty((len(lines), SPARSE), np.uint64)
+        good, column, position, wrong = parse_lines(
+            *(lines.data, lines.starts, lines.ends, np.uint64(MISSING_CATEGORY)),
+            *(label, dense, sparse),
+        )
+        columns = {"label": label[:good], "dense": dense[:good], "sparse": sparse[:good]}
+        problem = None if wrong == OK else _problem(lines, good, column, position, wrong)
+        return columns, good, problem
 
 
 def _problem(lines: Lines, line: int, column: int, position: int, wrong: int) -> DatasetError:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from psnb._src.data.formats.files import INFER, compression_of, reading, size_of
+from psnb._src.data.formats.files import INFER, reading
 from psnb._src.data.formats.records import (
     CHUNK_BYTES,
     CHUNK_RECORDS,
@@ -21,9 +20,7 @@ from psnb._src.data.formats.records import (
     ByteWindow,
     Chunk,
     FilePosition,
-    check_reading,
-    too_long,
-    window_on,
+    Records,
     within,
 )
 from psnb._src.data.formats.tables import first_missing, listed, pyarrow, to_columns
@@ -36,36 +33,18 @@ _START, _FIELD, _QUOTED, _MAYBE_CLOSED = 0, 1, 2, 3
 
 
 @njit(cache=True, nogil=True)
-def fields_of(record, delimiter):  # type: ignore[no-untyped-def]
-    """Return how many fields a record has, and whether a quote in it is never closed."""
-    count = 1
-    state = _START
-    for byte in record:
-        if state == _QUOTED:
-            if byte == _QUOTE:
-                state = _MAYBE_CLOSED
-        elif byte == _QUOTE and state != _FIELD:
-            state = _QUOTED
-        elif byte == delimiter:
-            count += 1
-            state = _START
-        else:
-            state = _FIELD
-    return count, state == _QUOTED
-
-
-@njit(cache=True, nogil=True)
 def find_records(data, delimiter, last, starts):  # type: ignore[no-untyped-def]
     r"""Write where records begin (int64), as many as there is room for, and where the last ends.
 
     Records end with ``\n``, ``\r\n`` or ``\r`` outside of quotes; empty lines are none. One that
     ``data`` does not hold whole counts if it is the file's ``last``. They end before a record with
-    something between the quote that closes a field and the next delimiter.
+    something between the quote that closes a field and the next delimiter, and before a last one
+    with a quote that is never closed.
 
-    Returns how many there are, ``starts`` holding one entry more; and where that something is, -1
-    if there is none.
+    Returns how many there are, ``starts`` holding one entry more; where that something is, or that
+    record begins, -1 if there is none; whether it is the latter; and how many delimiters were met.
     """
-    count = 0
+    count = fields = 0
     state = _START
     begin = 0
     starts[0] = 0
@@ -78,6 +57,7 @@ def find_records(data, delimiter, last, starts):  # type: ignore[no-untyped-def]
             # The first of a field, or the second of two within quotes.
             state = _QUOTED
         elif byte == delimiter:
+            fields += 1
             state = _START
         elif byte in (_NEWLINE, _RETURN):
             # Between the two bytes of one end, there is an empty line.
@@ -86,18 +66,20 @@ def find_records(data, delimiter, last, starts):  # type: ignore[no-untyped-def]
                 count += 1
                 starts[count] = at + 1
                 if count + 1 == starts.size:
-                    return count, -1
+                    return count, -1, False, fields
             begin = at + 1
             state = _START
         elif state == _MAYBE_CLOSED:
-            return count, at
+            return count, at, False, fields
         else:
             state = _FIELD
     if last and begin < data.size:
+        if state == _QUOTED:
+            return count, begin, True, fields
         starts[count] = begin
         count += 1
         starts[count] = data.size
-    return count, -1
+    return count, -1, False, fields
 
 
 _ROW = re.compile(r"Row #(\d+): *")
@@ -108,7 +90,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 @dataclass(frozen=True)
-class Csv:
+class Csv(Records):
     """Files of comma-separated values (RFC 4180); their columns are a dict of arrays.
 
     Fields may be quoted, and then hold newlines; empty lines are skipped. An empty field is NaN in
@@ -127,7 +109,7 @@ class Csv:
     max_record_bytes: int = MAX_RECORD_BYTES
 
     def __post_init__(self) -> None:
-        check_reading(self)
+        super().__post_init__()
         if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '\r\n"':
             raise ConfigurationError(
                 f"delimiter is {shown(self.delimiter)}: not one ASCII character"
@@ -138,105 +120,76 @@ class Csv:
     def read(
         self, path: str, offset: int = 0, first: int = 0, end: int | None = None
     ) -> Iterator[Chunk]:
+        """Yield the records that begin in ``[offset, end)``; ``first`` numbers the first one."""
         place = FilePosition(path, offset, first)
-        limit = self.max_record_bytes
-        with window_on(path, self.compression, 0, limit) as window:
-            if window.data[: len(_MARK)].tobytes() == _MARK:
-                window.skip(len(_MARK))
+        with self.window(path, 0) as window:
             if not _records(window, self.delimiter, place, first, 1)[1]:
                 return
             schema = _Schema(self, window, place)
             if offset <= window.offset:
-                yield from self._read(window, schema, place, end)
+                yield from schema.chunks(window, place, end)
                 return
-        with window_on(path, self.compression, offset, limit) as window:
-            yield from self._read(window, schema, place, end)
+        with self.window(path, offset) as window:
+            yield from schema.chunks(window, place, end)
 
-    def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
-        """Return ranges of about ``size`` bytes that begin where records do.
-
-        A compressed file has only one. An uncompressed one is read once, some two seconds a GB:
-        whether text is quoted is known from its start only.
-
-        Raises
-        ------
-        DatasetError
-            If the file cannot be read.
-        """
-        if compression_of(path, self.compression) is not None or size >= size_of(path):
-            return [(0, None)]
-        place, cuts = FilePosition(path, 0, 0), [0]
-        with (
-            window_on(path, self.compression, 0, self.max_record_bytes) as window,
-            contextlib.suppress(DatasetError),  # of a record: its reader says so
-        ):
-            if window.data[: len(_MARK)].tobytes() == _MARK:
+    @contextmanager
+    def window(self, path: str, offset: int) -> Iterator[ByteWindow]:
+        with super().window(path, offset) as window:
+            if offset == 0 and window.data[: len(_MARK)].tobytes() == _MARK:
                 window.skip(len(_MARK))
+            yield window
+
+    def cuts(self, path: str, size: int, total: int) -> list[int]:
+        """Return where to cut a file, which is read once for it, some two seconds a GB.
+
+        Whether text is quoted is known from its start only.
+        """
+        place, cuts = FilePosition(path), [0]
+        with self.window(path, 0) as window, suppress(DatasetError):  # of a record: its reader says
             while True:
-                starts, count = _records(window, self.delimiter, place, 0)
+                starts, count, _ = _records(window, self.delimiter, place, 0)
                 if not count:
                     break
                 begins = window.offset + starts[:count]
                 while (found := int(np.searchsorted(begins, cuts[-1] + size))) < count:
                     cuts.append(int(begins[found]))
                 window.skip(int(starts[count]))
-        return list(pairwise([*cuts, None]))  # type: ignore[list-item]
-
-    def _read(
-        self, window: ByteWindow, schema: _Schema, place: FilePosition, end: int | None
-    ) -> Iterator[Chunk]:
-        first = place.first
-        while end is None or window.offset < end:
-            starts, count = _records(window, self.delimiter, place, first)
-            if count == 0:
-                return
-            if end is not None:
-                count = min(count, int(np.searchsorted(starts[:count], end - window.offset)))
-            table, good, problem = schema.parse(window.data[: starts[count]], starts[:count])
-            begin = window.offset
-            window.skip(int(starts[good if problem else count]))
-            if good:
-                yield Chunk(to_columns(table), good, first, window.offset)
-            first += good
-            if problem is not None:
-                byte = begin + int(starts[good])
-                raise place.error("record", first, byte, str(problem)) from problem
+        return cuts[1:]
 
 
 def _records(
     window: ByteWindow, delimiter: str, place: FilePosition, first: int, most: int = CHUNK_RECORDS
-) -> tuple[np.ndarray, int]:
+) -> tuple[np.ndarray, int, int]:
     """Return where the next records begin, the end of the last one included, and their number.
 
-    The first of them has the number ``first``; they end before one that is too long.
+    The first of them has the number ``first``; they end before one that is too long. Then how many
+    fields there are, if it is one record.
     """
     starts = np.empty(most + 1, np.int64)
     last = not window.fill() and window.data.size <= CHUNK_BYTES
-    count, wrong = find_records(window.data[:CHUNK_BYTES], ord(delimiter), last, starts)
-    while not count and not last and wrong < 0:
+    data = window.data[:CHUNK_BYTES]
+    while True:
+        count, wrong, unclosed, fields = find_records(data, ord(delimiter), last, starts)
+        if count or last or wrong >= 0:
+            break
         # A single record that is longer than that, or empty lines.
         if window.data.size > window.limit:
-            raise too_long(place, "record", first, window.offset, window.limit)
+            raise place.too_long("record", first, window.offset, window.limit)
         last = not window.more()
-        count, wrong = find_records(window.data, ord(delimiter), last, starts[:2])
+        data, starts = window.data, starts[:2]
     if not count and wrong >= 0:
-        problem = (
-            f"{chr(window.data[wrong])!r} follows the quote that closes a field: there a delimiter "
-            "must be, and a quote within quotes is written twice"
-        )
+        problem = "a quote that is never closed; it would swallow the rest of the file"
+        if not unclosed:
+            problem = (
+                f"{chr(window.data[wrong])!r} follows the quote that closes a field: there a "
+                "delimiter must be, and a quote within quotes is written twice"
+            )
         raise place.error("record", first, window.offset + wrong, problem)
-    if last and count and starts[count] == window.data.size:
-        record = window.data[starts[count - 1] : starts[count]]
-        if fields_of(record, ord(delimiter))[1]:
-            if count == 1:
-                problem = "a quote that is never closed; it would swallow the rest of the file"
-                raise place.error("record", first, window.offset + int(starts[0]), problem)
-            count -= 1  # the next call finds it alone, and says what is wrong
     if count and starts[count] > window.limit:
         count = within(np.diff(starts[: count + 1]), window.limit)
         if not count:
-            raise too_long(place, "record", first, window.offset, window.limit)
-    return starts, count
+            raise place.too_long("record", first, window.offset, window.limit)
+    return starts, count, fields + 1
 
 
 class _Schema:
@@ -247,8 +200,7 @@ class _Schema:
 
     def __init__(self, form: Csv, window: ByteWindow, place: FilePosition):
         self._delimiter, self._path = form.delimiter, place.path
-        starts, count = _records(window, form.delimiter, place, place.first, 1)
-        fields, _ = fields_of(window.data[: starts[count]], ord(form.delimiter))
+        starts, count, fields = _records(window, form.delimiter, place, place.first, 1)
         if fields > form.max_columns:
             problem = f"there are {fields} columns, more than max_columns={form.max_columns}"
             raise place.error("record", place.first, window.offset, problem)
@@ -264,7 +216,7 @@ class _Schema:
             raise DatasetError(f"{place.path}: the columns are {listed(self._names)}{lacks}")
         self._wanted = wanted
         self._types = {name: _arrow_type(name, kind) for name, kind in (form.dtypes or {}).items()}
-        starts, count = _records(window, form.delimiter, place, place.first)
+        starts, count, _ = _records(window, form.delimiter, place, place.first)
         sample, good, _ = self.parse(window.data[: starts[count]], starts[:count])
         pa = pyarrow()
         for name, found in zip(sample.schema.names, sample.schema.types, strict=True):
@@ -295,16 +247,40 @@ class _Schema:
         except ValueError as error:
             raise DatasetError(f"{self._path}: column {name!r}: {error}") from error
 
+    def chunks(self, window: ByteWindow, place: FilePosition, end: int | None) -> Iterator[Chunk]:
+        """Yield the records in a window that begin before ``end``."""
+        first = place.first
+        while end is None or window.offset < end:
+            starts, count, _ = _records(window, self._delimiter, place, first)
+            if count == 0:
+                return
+            if end is not None:
+                count = min(count, int(np.searchsorted(starts[:count], end - window.offset)))
+            table, good, problem = self.parse(window.data[: starts[count]], starts[:count])
+            begin = window.offset
+            window.skip(int(starts[good if problem else count]))
+            if good:
+                yield Chunk(to_columns(table), good, first, window.offset)
+            first += good
+            if problem is not None:
+                byte = begin + int(starts[good])
+                raise place.error("record", first, byte, str(problem)) from problem
+
     def parse(self, data: np.ndarray, starts: np.ndarray) -> tuple[Any, int, DatasetError | None]:
         """Return the table of the records before the first bad one, their number, what is wrong."""
-        problem = None
+        problem, pa = None, pyarrow()
         good = len(starts)
-        ends = [*starts[1:].tolist(), data.size]
+        ends = [0, *starts[1:].tolist(), data.size]
+        convert = {"column_types": self._types, "include_columns": self._wanted}
         while True:
-            try:
-                table = self._table(data[: ends[good - 1] if good else 0])
+            if not (end := ends[good]):
+                types = [(name, self._types.get(name, pa.string())) for name in self._wanted]
+                table = pa.schema(types).empty_table()
                 break
-            except pyarrow().ArrowInvalid as error:
+            try:
+                table = self._read(data[:end], self._names, False, **convert)
+                break
+            except pa.ArrowInvalid as error:
                 # Arrow looks at one column after the other: there may be an earlier one.
                 text = str(error)
                 if "invalid UTF8" in text:
@@ -322,14 +298,6 @@ class _Schema:
                 "rounds integers above 2**53, such as ids), 'str' as ''"
             )
         return table.slice(0, good), good, problem
-
-    def _table(self, data: np.ndarray) -> Any:
-        pa = pyarrow()
-        if not data.size:
-            types = [(name, self._types.get(name, pa.string())) for name in self._wanted]
-            return pa.schema(types).empty_table()
-        convert = {"column_types": self._types, "include_columns": self._wanted}
-        return self._read(data, self._names, False, **convert)
 
     def _read(
         self, data: np.ndarray, names: list[str] | None = None, header: bool = True, **convert: Any

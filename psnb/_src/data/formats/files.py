@@ -28,7 +28,7 @@ from fsspec.utils import infer_compression
 
 from psnb._src.data.formats.streams import Decompressed, HttpFile
 from psnb._src.utils.paths import filesystem_of, is_local
-from psnb._src.utils.text import shown
+from psnb._src.utils.text import error_text, shown
 from psnb.errors import ConfigurationError, DatasetError, PsnbError
 
 INFER = "infer"
@@ -91,18 +91,15 @@ def _matches(pattern: str) -> list[str]:
             system, inner = filesystem_of(pattern)
             if system.isfile(inner):
                 return [pattern]
-            found = [_address(pattern, inner, path, system) for path in system.glob(inner)]
+            found = system.glob(inner)
+            if system._get_kwargs_from_urls(pattern) and pattern.endswith(inner):
+                # With user, host and port as there.
+                found = [pattern.removesuffix(inner) + path for path in found]
+            else:
+                found = [system.unstrip_protocol(path) for path in found]
     if not found:
         raise DatasetError(f"no file matches {pattern}")
     return sorted(found)
-
-
-def _address(pattern: str, inner: str, path: str, system: Any) -> str:
-    """Return the address of a file that matches a pattern, with user, host and port as there."""
-    if system._get_kwargs_from_urls(pattern) and pattern.endswith(inner):
-        return pattern.removesuffix(inner) + path
-    address: str = system.unstrip_protocol(path)
-    return address
 
 
 def compression_of(path: str, compression: str | None) -> str | None:
@@ -174,16 +171,18 @@ def reading(path: str) -> Iterator[None]:
     except (EOFError, zlib.error) as error:
         raise DatasetError(f"{path}: the data are cut short or corrupt: {error}") from error
     except Exception as error:  # each filesystem has its own, without a common class
-        raise DatasetError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+        raise DatasetError(f"{path} cannot be read: {error_text(error)}") from error
 
 
 @contextmanager
-def writing(path: str) -> Iterator[None]:
-    """Translate errors of writing a file to `DatasetError`."""
+def translated(path: str, problem: str, advice: str = "") -> Iterator[None]:
+    """Translate all errors of a file to `DatasetError`, but those that name it already."""
     try:
         yield
-    except Exception as error:  # each filesystem has its own exceptions
-        raise DatasetError(f"{path} cannot be written: {type(error).__name__}: {error}") from error
+    except Exception as error:  # filesystems and parsers have their own, without a common class
+        if isinstance(error, DatasetError) and path in str(error):
+            raise
+        raise DatasetError(f"{problem}: {error_text(error)}{advice}") from error
 
 
 @contextmanager

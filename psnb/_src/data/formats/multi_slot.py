@@ -21,6 +21,8 @@ from psnb._src.data.formats.numbers import (
     nearest_float32,
     read_float,
     read_unsigned,
+    short_float,
+    short_unsigned,
 )
 from psnb._src.data.formats.pipes import piped
 from psnb._src.data.formats.records import (
@@ -28,14 +30,9 @@ from psnb._src.data.formats.records import (
     CHUNK_RECORDS,
     MAX_RECORD_BYTES,
     ByteWindow,
-    Chunk,
-    FilePosition,
     byte_strings,
-    check_reading,
-    window_on,
 )
-from psnb._src.data.formats.short_numbers import short_float, short_unsigned
-from psnb._src.data.formats.text import Lines, line_splits, lines_of
+from psnb._src.data.formats.text import LineFormat, Lines, Parse, Parsed
 from psnb._src.data.formats.words import WORD, word_at
 from psnb._src.data.ragged import Ragged
 from psnb._src.utils.checks import choice
@@ -76,7 +73,7 @@ def parse_lines(  # type: ignore[no-untyped-def]
     counts : array of int64, shape (lines, slots)
         Gets how many values each slot has.
     totals : array of int64, shape (slots,)
-        Gets their sums.
+        Gets their sums, of the lines in order.
     numbers, floats : arrays of uint64 and float32
         Get the values, in the order of the file. Each must have room for half as many as there are
         bytes.
@@ -281,7 +278,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class MultiSlot:
+class MultiSlot(LineFormat):
     """Files of MultiSlot text; their columns are a dict of the slots.
 
     Values are separated by spaces or tabs. Integers are exact up to 2**64 - 1, floats the float32
@@ -299,7 +296,7 @@ class MultiSlot:
     max_record_bytes: int = MAX_RECORD_BYTES
 
     def __post_init__(self) -> None:
-        check_reading(self)
+        super().__post_init__()
         for slot in self.slots:
             if not isinstance(slot, Slot):
                 raise ConfigurationError(
@@ -311,27 +308,16 @@ class MultiSlot:
         if not any(slot.used for slot in self.slots):
             raise ConfigurationError(f"none of the slots {names} is used")
 
-    def read(
-        self, path: str, offset: int = 0, first: int = 0, end: int | None = None
-    ) -> Iterator[Chunk]:
-        parser = _Parser(self.slots)
-        with self._window(path, offset) as window:
-            for lines in lines_of(window, FilePosition(path, offset, first), end):
-                columns, good, problem = parser.parse(lines)
-                if good:
-                    yield Chunk(columns, good, lines.first, lines.offset_after(good))
-                if problem is not None:
-                    raise problem
+    def parser(self) -> Parse:
+        return _Parser(self.slots).parse
 
     def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
         """Return the ranges of parts of about ``size`` bytes; one, if a command reads the file."""
-        if self.pipe_command is not None:
-            return [(0, None)]
-        return line_splits(path, self.compression, size)
+        return [(0, None)] if self.pipe_command is not None else super().splits(path, size)
 
-    def _window(self, path: str, offset: int) -> AbstractContextManager[ByteWindow]:
+    def window(self, path: str, offset: int) -> AbstractContextManager[ByteWindow]:
         if self.pipe_command is None:
-            return window_on(path, self.compression, offset, self.max_record_bytes)
+            return super().window(path, offset)
         return piped(path, self.compression, self.pipe_command, offset, self.max_record_bytes)
 
 
@@ -358,9 +344,7 @@ class _Parser:
         self._floats = np.empty(values, np.float32)
         self._unknown = np.empty((values, 4), np.int32)
 
-    def parse(
-        self, lines: Lines
-    ) -> tuple[dict[str, np.ndarray | Ragged], int, DatasetError | None]:
+    def parse(self, lines: Lines) -> Parsed:
         """Return the columns of lines before the first bad one, their number, what is wrong."""
         if self._numbers.size < lines.data.size // 2 + 1:
             self._room(lines.data.size // 2 + 1)
@@ -386,7 +370,6 @@ class _Parser:
                 name = self._slots[which].name
                 what = f"slot {name!r}: {lines.text(begin, end)} is {what}"
                 problem = lines.error(good, begin, what)
-                totals = counts[:good].sum(axis=0)
                 break
             self._floats[index] = value
         for index in self._in_rows:
@@ -396,35 +379,37 @@ class _Parser:
                 many = f"there are {counts[good, index]} values"
                 what = f"slot {slot.name!r}: {many}, which the shape {slot.shape} cannot hold"
                 problem = lines.error(good, int(lines.starts[good]), what)
-                totals = counts[:good].sum(axis=0)
+        if problem is not None:
+            totals = counts[:good].sum(axis=0)
         return self._columns(lines.data, counts[:good], totals), good, problem
 
     def _columns(
         self, data: np.ndarray, counts: np.ndarray, totals: np.ndarray
     ) -> dict[str, np.ndarray | Ragged]:
         lines = len(counts)
-        ends = np.where(self._is_float, np.cumsum(totals * self._is_float), 0)
-        ends += np.where(self._is_float, 0, np.cumsum(totals * ~self._is_float))
-        numbers = np.empty(int(totals[~self._is_float].sum()), np.uint64)
-        floats = np.empty(int(totals[self._is_float].sum()), np.float32)
+        floats_end = np.cumsum(totals * self._is_float)
+        others_end = np.cumsum(totals * ~self._is_float)
+        ends = np.where(self._is_float, floats_end, others_end)  # among the values of its kind
+        begins = ends - totals
+        numbers = np.empty(int(others_end[-1]), np.uint64)
+        floats = np.empty(int(floats_end[-1]), np.float32)
         # Mostly each line has one value of a sparse slot: then all such share their offsets.
         single = (counts == 1).all(axis=0)
-        rows = np.cumsum((self._sizes < 0) & ~single) - 1
-        rows[(self._sizes >= 0) | single] = -1
+        own = (self._sizes < 0) & ~single
+        rows = np.where(own, np.cumsum(own) - 1, -1)
         ones = np.arange(lines + 1)
         offsets = np.empty((int(rows.max()) + 1, lines + 1), np.int64)
         spread(
-            *(counts, self._is_float, ends - totals, rows, self._numbers, self._floats),
+            *(counts, self._is_float, begins.copy(), rows, self._numbers, self._floats),
             *(numbers, floats, offsets),
         )
         columns: dict[str, np.ndarray | Ragged] = {}
         for i, slot in enumerate(self._slots):
             if not slot.used:
                 continue
-            values = (floats if self._is_float[i] else numbers)[ends[i] - totals[i] : ends[i]]
+            values: np.ndarray = (floats if self._is_float[i] else numbers)[begins[i] : ends[i]]
             if self._is_text[i]:
-                spans = numbers[ends[i] - totals[i] : ends[i]]
-                values = byte_strings(data, spans >> np.uint64(32), spans & _END)
+                values = byte_strings(data, values >> np.uint64(32), values & _END)
             if slot.varies:
                 starts = offsets[rows[i]] if rows[i] >= 0 else ones
                 if slot.rest:

@@ -93,8 +93,12 @@ def _slot(values: Sequence[Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, (str, bytes)):
-        return _word(value if isinstance(value, str) else value.decode())
+    if isinstance(value, (str, bytes)):  # as it is: the digits of a number are not rounded
+        text = value if isinstance(value, str) else value.decode()
+        if text.split() != [text]:
+            problem = "is not one word: MultiSlot text has spaces between values"
+            raise ValueError(f"{text!r:.60} {problem}")
+        return text
     if isinstance(value, bool):
         return repr(float(value))
     try:
@@ -105,10 +109,3 @@ def _text(value: Any) -> str:
     if not 0 <= number < 2**64:
         raise ValueError(f"{number} is not an unsigned 64-bit integer")
     return str(number)
-
-
-def _word(text: str) -> str:
-    """Return a number that is text already, or a word, as it is: its digits are not rounded."""
-    if text.split() != [text]:
-        raise ValueError(f"{text!r:.60} is not one word: MultiSlot text has spaces between values")
-    return text

@@ -3,9 +3,7 @@
 pyarrow opens and reads corrupt files safely, but to ask it about a row group or a column of one may
 end the process: an error in C++ that nothing catches.
 
-The footer is in Thrift's compact protocol. Unneeded fields are skipped. Where a field is there
-twice, the last one counts, as for Thrift's own reader. Anything that this reader may understand
-otherwise is invalid here.
+Where a field is there twice, the last one counts, as for Thrift's own reader.
 """
 
 from __future__ import annotations
@@ -15,146 +13,48 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from psnb._src.data.formats.thrift import (
-    BINARY,
-    BYTE,
-    DOUBLE,
-    FALSE,
-    I16,
-    I32,
-    I64,
-    LIST,
-    SET,
-    STRUCT,
-    TRUE,
-    signed,
-    unsigned,
-)
+from psnb._src.data.formats.thrift import ELEMENT, I32, I64, LIST, STRUCT, field, find_fields
 from psnb.errors import DatasetError
 
-_DEEPEST = 32
+_GROUP = 4, ELEMENT
+_CHUNK = *_GROUP, 1, ELEMENT
+_WANTED = np.array(
+    [
+        *(field(LIST, 4), field(STRUCT, *_GROUP), field(LIST, *_GROUP, 1), field(STRUCT, *_CHUNK)),
+        *(field(I64, *_GROUP, 2), field(I64, *_GROUP, 3)),
+        *(field(I32, *_CHUNK, 3, 4), *(field(I64, *_CHUNK, 3, number) for number in (5, 9, 11))),
+    ]
+)
+_GROUPS_BEGIN, _GROUP_BEGINS, _CHUNKS_BEGIN, _CHUNK_BEGINS = range(4)
+_OF_GROUP, _OF_CHUNK = range(4, 6), range(6, 10)
+"""The fields in the order in which `find_columns` has them."""
 
-# The types of Thrift's structures and lists.
-_OTHER, _FILE, _GROUPS, _GROUP, _CHUNKS, _CHUNK, _COLUMN = range(7)
 
-SIZE, ROWS, FIRST_COLUMN, END_COLUMN = range(4)
-"""What is found of a row group: its bytes and rows, and the range of its columns."""
-
-CODEC, VALUES, DATA_OFFSET, DICTIONARY_OFFSET = range(4)
-"""What is found of a column."""
-
-
-@njit(cache=True, nogil=True)
-def find_columns(data):  # type: ignore[no-untyped-def]
+def find_columns(data: np.ndarray) -> tuple[bool, NDArray[np.int64], NDArray[np.int64]]:
     """Return what a footer (uint8) says: whether it is valid, its row groups and their columns.
 
-    Both are arrays of int64, with 0 for what the footer does not say.
+    Of a row group there are its bytes and rows, and the range of its columns; of a column the
+    attributes of a `ColumnChunk`. Both have 0 for what the footer does not say.
     """
-    groups, columns = np.zeros((8, 4), np.int64), np.zeros((64, 4), np.int64)
-    group, column, at, depth = -1, -1, 0, 0
-    roles = np.zeros(_DEEPEST, np.int64)
-    left = np.zeros(_DEEPEST, np.int64)  # of a list; -1 for a structure
-    last = np.zeros(_DEEPEST, np.int64)  # a structure's last field; of a list what its elements are
-    roles[0], left[0] = _FILE, -1
-    while depth >= 0:
-        role, number = roles[depth], np.int64(0)
-        if left[depth] == 0:
-            depth -= 1
-            continue
-        if left[depth] > 0:
-            left[depth] -= 1
-            kind = last[depth]
-        else:
-            if at >= data.size:
-                return False, groups, columns
-            head = np.int64(data[at])
-            at += 1
-            if head == 0:
-                depth -= 1
-                continue
-            if head >> 4:
-                number = last[depth] + (head >> 4)
-            else:
-                number, at = signed(data, at)
-            if at < 0 or number < 0 or number >= 1 << 15:
-                return False, groups, columns
-            last[depth], kind = number, head & 15
-            if kind in (TRUE, FALSE):
-                continue
-        if kind in (TRUE, FALSE, BYTE):
-            at += 1
-        elif kind in (I16, I32, I64):
-            value, at = signed(data, at)
-            if role == _GROUP and kind == I64:
-                if number == 2:
-                    groups[group, SIZE] = value
-                elif number == 3:
-                    groups[group, ROWS] = value
-            elif role == _COLUMN:
-                if number == 4 and kind == I32:
-                    columns[column, CODEC] = value
-                elif number == 5 and kind == I64:
-                    columns[column, VALUES] = value
-                elif number == 9 and kind == I64:
-                    columns[column, DATA_OFFSET] = value
-                elif number == 11 and kind == I64:
-                    columns[column, DICTIONARY_OFFSET] = value
-        elif kind == DOUBLE:
-            at += 8
-        elif kind == BINARY:
-            size, at = unsigned(data, at)
-            if at < 0 or size < 0 or size > data.size - at:
-                return False, groups, columns
-            at += size
-        elif kind in (STRUCT, LIST, SET):
-            depth += 1
-            if depth == _DEEPEST:
-                return False, groups, columns
-            roles[depth], left[depth], last[depth] = _OTHER, -1, 0
-            if kind != STRUCT:
-                if at >= data.size:
-                    return False, groups, columns
-                head = np.int64(data[at])
-                at += 1
-                size = head >> 4
-                if size == 15:
-                    size, at = unsigned(data, at)
-                if at < 0 or size < 0 or size > data.size - at:
-                    return False, groups, columns
-                left[depth], last[depth] = size, head & 15
-                if kind == LIST and role == _FILE and number == 4:
-                    roles[depth] = _GROUPS
-                    group = column = -1
-                elif kind == LIST and role == _GROUP and number == 1:
-                    roles[depth] = _CHUNKS
-                    column = groups[group, FIRST_COLUMN] - 1
-                    groups[group, END_COLUMN] = column + 1
-                if roles[depth] != _OTHER and size > 0 and head & 15 != STRUCT:
-                    return False, groups, columns
-            elif role == _GROUPS:
-                roles[depth] = _GROUP
-                group += 1
-                if group == len(groups):
-                    groups = np.concatenate((groups, np.zeros_like(groups)))
-                groups[group] = 0
-                groups[group, FIRST_COLUMN] = groups[group, END_COLUMN] = column + 1
-            elif role == _CHUNKS:
-                roles[depth] = _CHUNK
-                column += 1
-                if column == len(columns):
-                    columns = np.concatenate((columns, np.zeros_like(columns)))
-                columns[column] = 0
-                groups[group, END_COLUMN] = column + 1
-            elif role == _CHUNK and number == 3:
-                roles[depth] = _COLUMN
-        else:
-            return False, groups, columns
-        if at < 0 or at > data.size:
-            return False, groups, columns
-    return True, groups[: group + 1], columns[: column + 1]
+    end, found = find_fields(data, 0, _WANTED)
+    # Of a list of groups that is there twice, the last counts.
+    which, values = found[np.flatnonzero(found[:, 0] == _GROUPS_BEGIN)[-1:].sum() :].T
+    # The group and the column that each field is of.
+    group = np.cumsum(which == _GROUP_BEGINS) - 1
+    column = np.cumsum(which == _CHUNK_BEGINS) - 1
+    groups = np.zeros((np.count_nonzero(which == _GROUP_BEGINS), 4), np.int64)
+    columns = np.zeros((np.count_nonzero(which == _CHUNK_BEGINS), 4), np.int64)
+    for table, row, fields in ((groups, group, _OF_GROUP), (columns, column, _OF_CHUNK)):
+        for place, number in enumerate(fields):
+            here = which == number
+            table[row[here], place] = values[here]
+    ends = np.searchsorted(group[which == _CHUNK_BEGINS], np.arange(len(groups)), "right")
+    groups[:, 2:] = ends[:, None]
+    lists = which == _CHUNKS_BEGIN
+    groups[group[lists], 2] = column[lists] + 1
+    return end >= 0, groups, columns
 
 
 _TAIL = 8

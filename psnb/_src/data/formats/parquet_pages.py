@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
 from psnb._src.data.formats.parquet_footer import ColumnChunk
 from psnb._src.data.formats.tables import pyarrow
-from psnb._src.data.formats.thrift import read_struct
+from psnb._src.data.formats.thrift import I32, field, find_fields
 from psnb._src.data.formats.words import half_word
 from psnb.errors import DatasetError
 
@@ -34,7 +33,15 @@ def longest_value(data):  # type: ignore[no-untyped-def]
 
 
 _DATA, _DICTIONARY, _DATA_2 = 0, 2, 3
-_HEADERS = {_DATA: 5, _DICTIONARY: 7, _DATA_2: 8}
+_HEADER = np.array(
+    [
+        *(field(I32, number) for number in (1, 2, 3)),
+        *(field(I32, *path) for path in ((5, 1), (5, 2), (7, 1), (7, 2), (8, 1), (8, 4))),
+    ]
+)
+_COUNTS = {_DATA: 3, _DICTIONARY: 5, _DATA_2: 7}
+"""Which field of a page's header says how many values there are; the next one is the encoding."""
+
 _DICTIONARY_CODES, _DELTA_STRINGS = (2, 8), 7
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _UNCOMPRESSED, _CODECS = 0, {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
@@ -51,33 +58,7 @@ class TooWide(Exception):  # noqa: N818 - it is not an error, but a hint
         self.rows = rows
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a row group, by what the footer says of it.
-
-    Parameters
-    ----------
-    name : str
-        The path of its name.
-    values : int
-        How many it has, missing ones too.
-    width : int
-        The bytes of one value; 0 if they differ.
-    repeated : bool
-        Whether a row has any number of them.
-    codec : int
-        How its pages are compressed, as Parquet numbers that.
-    """
-
-    name: str
-    values: int
-    width: int
-    repeated: bool
-    codec: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Page:
+class _Page(NamedTuple):
     kind: int
     unpacked: int
     values: int
@@ -101,7 +82,7 @@ class CheckedFile(io.RawIOBase):
         self._file = file
         self._limit = limit
         self._size = file.seek(0, io.SEEK_END)
-        self._columns: dict[int, list[Column]] = {}
+        self._columns: dict[int, list[tuple[ColumnChunk, Any]]] = {}
         self._rows = 0
         self._where = ""
 
@@ -123,10 +104,7 @@ class CheckedFile(io.RawIOBase):
             begin = chunk.data_offset
             if 0 < chunk.dictionary_offset < begin:
                 begin = chunk.dictionary_offset
-            width = _WIDTHS.get(schema.physical_type, max(0, schema.length))
-            repeated = schema.max_repetition_level > 0
-            column = Column(schema.path, chunk.values, width, repeated, chunk.codec)
-            self._columns.setdefault(begin, []).append(column)
+            self._columns.setdefault(begin, []).append((chunk, schema))
 
     def readable(self) -> bool:
         return True
@@ -157,73 +135,72 @@ class CheckedFile(io.RawIOBase):
         if self._columns:
             if at not in self._columns:
                 raise DatasetError(f"{self._where}: no column begins at byte {at}")
-            for column in self._columns[at]:
-                self._check(column, data)
+            for chunk, schema in self._columns[at]:
+                self._check(chunk, schema, data)
         return data
 
-    def _check(self, column: Column, data: bytes) -> None:
-        allowed = max(self._limit, _GROWTH * len(data))
-        taken, entry, widest = 0, 0, column.width
-        for page in self._pages(column, data):
-            self._allow(column, page.unpacked, allowed)
+    def _check(self, chunk: ColumnChunk, schema: Any, data: bytes) -> None:
+        name, allowed = schema.path, max(self._limit, _GROWTH * len(data))
+        fixed = _WIDTHS.get(schema.physical_type, max(0, schema.length))  # 0 if widths differ
+        taken, entry, widest = 0, 0, fixed
+        for page in self._pages(chunk, name, data):
+            self._allow(name, page.unpacked, allowed)
             if page.kind == _DICTIONARY:
-                entry = column.width or _longest(page, column)
+                entry = fixed or _longest(page, chunk.codec)
                 continue
-            width = column.width
+            width = fixed
             if not width and page.encoding in _DICTIONARY_CODES:
                 width = entry
             elif page.encoding == _DELTA_STRINGS:
                 # Each may repeat the one before it.
                 width = page.unpacked
-            if column.repeated:
+            if schema.max_repetition_level > 0:
                 # How many a row has of them is known when they are unpacked.
                 taken += max(page.unpacked, page.values * width)
             else:
                 widest = max(widest, width)
-                taken += 0 if column.width else page.unpacked
-            self._allow(column, max(taken, widest), allowed)
-        self._allow(column, widest, allowed)  # also without pages
+                taken += 0 if fixed else page.unpacked
+            self._allow(name, max(taken, widest), allowed)
+        self._allow(name, widest, allowed)  # also without pages
         if widest * self._rows > allowed:
             raise TooWide(allowed // widest)
 
-    def _allow(self, column: Column, size: int, allowed: int) -> None:
+    def _allow(self, name: str, size: int, allowed: int) -> None:
         if size > allowed:
             raise DatasetError(
-                f"{self._where}: column {column.name!r} unpacks to {size} bytes or more, where its "
+                f"{self._where}: column {name!r} unpacks to {size} bytes or more, where its "
                 f"size and max_record_bytes={self._limit} allow {allowed}; give the reader more, "
                 "if the file is right"
             )
 
-    def _pages(self, column: Column, data: bytes) -> Iterator[_Page]:
+    def _pages(self, chunk: ColumnChunk, name: str, data: bytes) -> Iterator[_Page]:
         """Yield the pages that pyarrow will unpack."""
         view = np.frombuffer(data, np.uint8)
         at = values = 0
-        while values < column.values and at < len(data):
-            try:
-                header, at = read_struct(view, at)
-                kind, unpacked, packed = header[1], header[2], header[3]
-                inner = header[_HEADERS[kind]] if kind in _HEADERS else {1: 0, 2: 0}
-                count, encoding = inner[1], inner[4 if kind == _DATA_2 else 2]
-                if min(unpacked, packed, count) < 0:
-                    raise ValueError("a size is below 0")
-            except (KeyError, TypeError, ValueError) as error:
-                problem = f"the header of a page is corrupt: {error}"
-                raise DatasetError(f"{self._where}: column {column.name!r}: {problem}") from error
-            if kind in _HEADERS:
+        while values < chunk.values and at < len(data):
+            at, found = find_fields(view, at, _HEADER)
+            header = dict(found.tolist())  # where a field is there twice, the last counts
+            kind, unpacked, packed = (header.get(place, -1) for place in range(3))
+            first = _COUNTS.get(kind)
+            count, encoding = (0 if first is None else header.get(first + i, -1) for i in range(2))
+            if min(at, kind, unpacked, packed, count, encoding) < 0:
+                problem = "the header of a page is corrupt"
+                raise DatasetError(f"{self._where}: column {name!r}: {problem}")
+            if first is not None:
                 yield _Page(kind, unpacked, count, encoding, view[at : at + packed])
             values += 0 if kind == _DICTIONARY else count
             at += packed
 
 
-def _longest(page: _Page, column: Column) -> int:
+def _longest(page: _Page, codec: int) -> int:
     """Return the bytes of the longest value of a dictionary; of one not understood, its own."""
     body: Any = page.body
-    if column.codec in _CODECS:
+    if codec in _CODECS:
         arrow = pyarrow()
         try:
-            body = arrow.Codec(_CODECS[column.codec]).decompress(body, page.unpacked)
+            body = arrow.Codec(_CODECS[codec]).decompress(body, page.unpacked)
         except (OSError, arrow.ArrowException):
             return page.unpacked
-    elif column.codec != _UNCOMPRESSED:
+    elif codec != _UNCOMPRESSED:
         return page.unpacked
     return int(longest_value(np.frombuffer(body, np.uint8)))

@@ -99,9 +99,22 @@ class _PipedCommand:
             At the end, if the command failed or could not be fed.
         """
         count: int = self._process.stdout.readinto(buffer)  # type: ignore[union-attr]
-        if count == 0:
-            self._check(self._process.wait())
-        return count
+        if count:
+            return count
+        status = self._process.wait()
+        self._join()
+        if self._failure is not None:
+            with reading(self._path):
+                raise self._failure
+        # With pipefail, a part whose reader had seen enough (`zcat | head`) ends the shell so.
+        if status not in (0, 128 + signal.SIGPIPE):
+            how = f"exit status {status}" if status > 0 else f"signal {-status}"
+            complaint = self._complaints.decode("utf-8", "replace").strip()
+            raise DatasetError(
+                f"{self._path}: the command {self._command!r} ended with {how}"
+                + (f"; it wrote: {complaint}" if complaint else " and wrote no error")
+            )
+        return 0
 
     def end(self) -> None:
         """Kill the command and all that it started, if it is still there."""
@@ -115,20 +128,6 @@ class _PipedCommand:
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
-
-    def _check(self, status: int) -> None:
-        self._join()
-        if self._failure is not None:
-            with reading(self._path):
-                raise self._failure
-        # With pipefail, a part whose reader had seen enough (`zcat | head`) ends the shell so.
-        if status not in (0, 128 + signal.SIGPIPE):
-            how = f"exit status {status}" if status > 0 else f"signal {-status}"
-            complaint = self._complaints.decode("utf-8", "replace").strip()
-            raise DatasetError(
-                f"{self._path}: the command {self._command!r} ended with {how}"
-                + (f"; it wrote: {complaint}" if complaint else " and wrote no error")
-            )
 
     def _join(self) -> None:
         for thread in self._threads:

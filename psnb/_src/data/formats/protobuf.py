@@ -116,36 +116,6 @@ def list_of(data, at, stop):  # type: ignore[no-untyped-def]
     return begin, kind
 
 
-@njit(cache=True, nogil=True)
-def count_values(data, at, stop, kind):  # type: ignore[no-untyped-def]
-    """Return the number of values of a ``Feature``'s list, or `MALFORMED`."""
-    count = 0
-    while at < stop:
-        number, wire, inner, at = field(data, at, stop)
-        if at < 0:
-            return MALFORMED
-        if number != kind or wire != LENGTH:
-            continue
-        while inner < at:
-            number, wire, content, inner = field(data, inner, at)
-            if inner < 0:
-                return MALFORMED
-            if number != 1:
-                continue
-            if wire == LENGTH and kind == INTEGERS:
-                for i in range(content, inner):
-                    count += data[i] < 128
-            elif wire == LENGTH and kind == FLOATS:
-                count += (inner - content) // 4
-            elif (
-                (wire == LENGTH and kind == BYTES)
-                or (wire == VARINT and kind == INTEGERS)
-                or (wire == FIXED32 and kind == FLOATS)
-            ):
-                count += 1
-    return count
-
-
 @njit(cache=True, nogil=True, inline="always")
 def packed_integers(data, at, stop, out, count, end):  # type: ignore[no-untyped-def]
     """Write integers (int64) into ``out[count:end]``; return where the next would be written.
@@ -183,7 +153,7 @@ def _values(data, at, stop, kind, numbers, bits, spans, start, end):  # type: ig
     strings begin and end into ``spans``, (…, 2).
 
     Returns how many there are: more than there is room for are counted only. `MALFORMED` if it is
-    no list of this kind.
+    no list of this kind; where there is no room at all, integers are not decoded for it.
     """
     count = start
     while at < stop:
@@ -199,9 +169,16 @@ def _values(data, at, stop, kind, numbers, bits, spans, start, end):  # type: ig
             if number != 1:
                 continue
             if kind == INTEGERS and wire in (LENGTH, VARINT):
-                count = packed_integers(data, content, inner, numbers, count, end)
+                if start < end or (content < inner and data[inner - 1] >= 128):
+                    count = packed_integers(data, content, inner, numbers, count, end)
+                else:
+                    for i in range(content, inner):
+                        count += data[i] < 128
             elif kind == FLOATS and wire in (LENGTH, FIXED32):
-                count = packed_floats(data, content, inner, bits, count, end)
+                if start < end or (inner - content) % 4:
+                    count = packed_floats(data, content, inner, bits, count, end)
+                else:
+                    count += (inner - content) // 4
             elif kind == BYTES and wire == LENGTH:
                 if count < end:
                     spans[count, 0] = content
@@ -396,11 +373,12 @@ def parse_messages(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def varying_offsets(data, spots, kind, offsets):  # type: ignore[no-untyped-def]
+def varying_offsets(data, spots, kind, offsets, outputs):  # type: ignore[no-untyped-def]
     """Write the offsets of the values of a feature of any size; return how many are in order."""
+    numbers, bits, spans = outputs
     offsets[0] = 0
     for i in range(offsets.size - 1):
-        count = count_values(data, spots[i, 0], spots[i, 1], kind)
+        count = _values(data, spots[i, 0], spots[i, 1], kind, numbers, bits, spans, 0, 0)
         if count < 0:
             return i
         offsets[i + 1] = offsets[i] + count

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from psnb._src.data.formats.files import (
     compression_of,
     opened,
     reading,
+    size_of,
 )
 from psnb._src.utils.checks import integer
 from psnb._src.utils.memory import lasting
@@ -106,6 +108,14 @@ class FilePosition:
         from_there = f" after byte {self.offset}" if self.offset > 0 and self.first == 0 else ""
         return DatasetError(f"{self.path}, {noun} {number + 1}{from_there}, byte {byte}: {problem}")
 
+    def too_long(self, noun: str, number: int, byte: int, limit: int) -> DatasetError:
+        """Return the error for a record over the limit; parameters as for `error`."""
+        problem = (
+            f"it is longer than max_record_bytes={limit}; give the reader more, unless the file is "
+            "of another format, or compressed"
+        )
+        return self.error(noun, number, byte, problem)
+
 
 MAX_RECORD_BYTES = 1 << 26
 """How many bytes a record may have, unless a reader is given another limit."""
@@ -120,29 +130,6 @@ LONGEST = 1 << 30
 def checked_limit(limit: int) -> int:
     """Return a limit as an int, or raise `ConfigurationError` if it cannot be one."""
     return integer("max_record_bytes", limit, 1, LONGEST)
-
-
-def check_reading(form: Any) -> None:
-    """Check what most formats have, a frozen dataclass each; make its limit an int.
-
-    Raises
-    ------
-    ConfigurationError
-        If the compression is not known, or the limit not possible.
-    """
-    check_compression(form.compression)
-    object.__setattr__(form, "max_record_bytes", checked_limit(form.max_record_bytes))
-
-
-def too_long(place: FilePosition, noun: str, number: int, byte: int, limit: int) -> DatasetError:
-    """Return the error for a record over the limit; parameters as for `FilePosition.error`."""
-    return place.error(
-        noun,
-        number,
-        byte,
-        f"it is longer than max_record_bytes={limit}; give the reader more, unless the file is of "
-        "another format, or compressed",
-    )
 
 
 def within(lengths: np.ndarray, limit: int) -> int:
@@ -278,7 +265,47 @@ def window_on(
         yield window
 
 
-def check_begin(path: str, compression: str | None) -> None:
-    """Raise what `window_on` raises for a file's beginning, before it is read in parts."""
-    with window_on(path, compression, 0):
-        pass
+class Records:
+    """Base of formats whose records are bytes of a file: frozen dataclasses."""
+
+    compression: str | None
+    max_record_bytes: int = LONGEST
+
+    def __post_init__(self) -> None:
+        check_compression(self.compression)
+        object.__setattr__(self, "max_record_bytes", checked_limit(self.max_record_bytes))
+
+    def read(
+        self, path: str, offset: int = 0, first: int = 0, end: int | None = None
+    ) -> Iterator[Chunk]:
+        """Yield the records that begin in ``[offset, end)``; ``first`` numbers the first one."""
+        with self.window(path, offset) as window:
+            yield from self.chunks(window, FilePosition(path, offset, first), end)
+
+    def chunks(self, window: ByteWindow, place: FilePosition, end: int | None) -> Iterator[Chunk]:
+        """Yield the records in a window that begin before ``end``."""
+        raise NotImplementedError
+
+    def window(self, path: str, offset: int) -> AbstractContextManager[ByteWindow]:
+        """Open a file at an offset; see `window_on`."""
+        return window_on(path, self.compression, offset, self.max_record_bytes)
+
+    def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
+        """Return ranges of about ``size`` bytes that begin where records do.
+
+        A compressed file has only one.
+
+        Raises
+        ------
+        DatasetError
+            If the file cannot be read, or is compressed and its name does not say so.
+        """
+        if compression_of(path, self.compression) is not None or size >= (total := size_of(path)):
+            return [(0, None)]
+        with self.window(path, 0):
+            pass  # which raises what reading its beginning would
+        return list(pairwise([0, *self.cuts(path, size, total), None]))  # type: ignore[list-item]
+
+    def cuts(self, path: str, size: int, total: int) -> list[int]:
+        """Return where to cut a file of ``total`` bytes, about ``size`` of them apart."""
+        return []  # where records are found from its start only

@@ -55,7 +55,11 @@ class HttpFile(io.RawIOBase):
             self._in_ranges = False
             self._file.close()
             self._file = self._open(block_size=0)
-            self._skip(self._at)
+            ahead = self._at
+            while ahead > 0:
+                if not (data := self._file.read(min(ahead, _SKIPPED))):
+                    raise EOFError("the server sent less than it had announced") from None
+                ahead -= len(data)
             data = self._file.read(len(target))
         self._at += len(data)
         target[: len(data)] = data
@@ -73,13 +77,6 @@ class HttpFile(io.RawIOBase):
         limit = ClientTimeout(total=None, sock_connect=_SECONDS, sock_read=_SECONDS)
         system = fsspec.filesystem("http", client_kwargs={"timeout": limit})
         return system.open(self._path, "rb", **options)
-
-    def _skip(self, count: int) -> None:
-        while count > 0:
-            data = self._file.read(min(count, _SKIPPED))
-            if not data:
-                raise EOFError("the server sent less than it had announced")
-            count -= len(data)
 
 
 _READ = 1 << 18
@@ -117,13 +114,14 @@ class Decompressed(io.RawIOBase):
                 compressed = self._next_stream()
                 if not compressed:
                     return 0
-                self._stream = stream = (
-                    _Zlib() if self._zlib else lzma.LZMADecompressor(memlimit=_MEMORY)
-                )
-            else:
-                compressed = self._file.read(_READ) if stream.needs_input else b""
-                if stream.needs_input and not compressed:
-                    raise EOFError("the stream ends before its end marker")
+                xz = lzma.LZMADecompressor
+                self._stream = stream = zlib.decompressobj() if self._zlib else xz(memlimit=_MEMORY)
+            elif self._zlib and stream.unconsumed_tail:
+                compressed = stream.unconsumed_tail
+            elif not self._zlib and not stream.needs_input:
+                compressed = b""
+            elif not (compressed := self._file.read(_READ)):
+                raise EOFError("the stream ends before its end marker")
             data = stream.decompress(compressed, len(target))
             if data:
                 target[: len(data)] = data
@@ -139,25 +137,3 @@ class Decompressed(io.RawIOBase):
         while not found and (more := self._file.read(_READ)):
             found = more.lstrip(between)
         return found
-
-
-class _Zlib:
-    """A decompressor of zlib with the methods of xz's."""
-
-    def __init__(self) -> None:
-        self._stream = zlib.decompressobj()
-
-    @property
-    def eof(self) -> bool:
-        return self._stream.eof
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._stream.unconsumed_tail
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._stream.unused_data
-
-    def decompress(self, data: bytes, most: int) -> bytes:
-        return self._stream.decompress(self._stream.unconsumed_tail + data, most)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.data.ragged import Ragged
+from psnb._src.data.ragged import Ragged, offsets_of
 from psnb._src.utils.text import shown, truncate, with_article
 from psnb.errors import ConfigurationError, DatasetError
 
@@ -133,9 +133,9 @@ def _reader_of(table: Any) -> Callable[[Any, list[str] | None], Columns] | None:
     """Return what reads a table of its kind; None if it is none. Imports no library."""
     if isinstance(table, np.ndarray):
         return _from_fields if table.dtype.names and table.ndim == 1 else None
-    if hasattr(table, "__arrow_c_stream__") and hasattr(table, "columns"):
-        return _from_frame
     library = type(table).__module__.partition(".")[0]
+    if hasattr(table, "__arrow_c_stream__") and hasattr(table, "columns"):
+        return _from_pandas if library == "pandas" else _from_arrow
     if library == "datasets" and hasattr(table, "select_columns") and hasattr(table, "data"):
         return None if isinstance(table, dict) else _from_hugging_face
     if library == "scipy" and hasattr(table, "tocsr"):
@@ -156,12 +156,6 @@ def _chosen(names: Sequence[str], columns: list[str] | None) -> list[str]:
     return wanted
 
 
-def _from_frame(frame: Any, columns: list[str] | None) -> Columns:
-    if type(frame).__module__.partition(".")[0] == "pandas":
-        return _from_pandas(frame, columns)
-    return _from_arrow(_as_arrow(frame), columns)
-
-
 def _from_pandas(frame: Any, columns: list[str] | None) -> Columns:
     names = [str(name) for name in frame.columns]
     wanted = _chosen(names, columns)
@@ -175,7 +169,7 @@ def _from_pandas(frame: Any, columns: list[str] | None) -> Columns:
             other.append(name)
     if other:
         rest = frame.iloc[:, [names.index(name) for name in other]].reset_index(drop=True)
-        found |= dict(zip(other, _from_arrow(_as_arrow(rest), None).values(), strict=True))
+        found |= dict(zip(other, _from_arrow(rest, None).values(), strict=True))
     return {name: found[name] for name in wanted}
 
 
@@ -189,20 +183,17 @@ def _as_arrow(frame: Any) -> Any:
             f"{truncate(str(error), 200)}"
         ) from error
     except OverflowError as error:  # Arrow takes Python's integers for int64
+        column = "a column"
+        for name in frame.columns:
+            try:
+                pa.array(frame[name])
+            except OverflowError:
+                column = f"column {str(name)!r}"
+                break
         raise DatasetError(
-            f"{_overflowing(frame)} holds integers beyond int64 as Python's objects: convert it "
+            f"{column} holds integers beyond int64 as Python's objects: convert it "
             "with .astype('uint64'), and lists with numpy.array(each, 'uint64')"
         ) from error
-
-
-def _overflowing(frame: Any) -> str:
-    """Return the first column whose integers Arrow does not hold, for messages."""
-    for name in frame.columns:
-        try:
-            pyarrow().array(frame[name])
-        except OverflowError:
-            return f"column {str(name)!r}"
-    return "a column"
 
 
 def _from_hugging_face(dataset: Any, columns: list[str] | None) -> Columns:
@@ -210,9 +201,9 @@ def _from_hugging_face(dataset: Any, columns: list[str] | None) -> Columns:
     return _from_arrow(dataset.select_columns(wanted).with_format("arrow")[:], wanted)
 
 
-def _from_arrow(table: Any, columns: list[str] | None) -> Columns:
-    wanted = _chosen(table.schema.names, columns)
-    table = table.select(wanted)
+def _from_arrow(frame: Any, columns: list[str] | None) -> Columns:
+    table = _as_arrow(frame)
+    table = table.select(_chosen(table.schema.names, columns))
     if (missing := first_missing(table)) is not None:
         name, row = missing
         raise DatasetError(
@@ -279,18 +270,14 @@ def _column(name: str, column: Any) -> np.ndarray | Ragged:
         if pa.types.is_string_view(values.type):  # of polars; Arrow has no `take` for it
             values = values.cast(pa.large_string())
         return _column(name, values.take(column.indices))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        offsets = np.zeros(len(column) + 1, np.int64)
-        np.cumsum(column.value_lengths().fill_null(0).to_numpy(), out=offsets[1:])
+    fixed = pa.types.is_fixed_size_list(kind)
+    if fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind):
         values = _column(name, column.flatten())
         if isinstance(values, Ragged):
             raise DatasetError(f"column {name!r} holds lists of lists: flatten one of them")
-        return Ragged(values, offsets)
-    if pa.types.is_fixed_size_list(kind):
-        values = _column(name, column.flatten())
-        if isinstance(values, Ragged):
-            raise DatasetError(f"column {name!r} holds lists of lists: flatten one of them")
-        return values.reshape(len(column), kind.list_size, *values.shape[1:])
+        if fixed:
+            return values.reshape(len(column), kind.list_size, *values.shape[1:])
+        return Ragged(values, offsets_of(column.value_lengths().fill_null(0).to_numpy()))
     if pa.types.is_nested(kind) or pa.types.is_null(kind):
         raise DatasetError(f"column {name!r} is of Arrow's type {kind}: choose other columns")
     if column.null_count and _cannot_miss(kind):

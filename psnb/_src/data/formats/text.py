@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from psnb._src.data.formats.files import INFER, compression_of, size_of
+from psnb._src.data.formats.files import INFER
 from psnb._src.data.formats.records import (
     CHUNK_BYTES,
     CHUNK_RECORDS,
@@ -18,9 +18,7 @@ from psnb._src.data.formats.records import (
     ByteWindow,
     Chunk,
     FilePosition,
-    check_begin,
-    check_reading,
-    too_long,
+    Records,
     window_on,
     within,
 )
@@ -160,7 +158,7 @@ def lines_of(window: ByteWindow, place: FilePosition, end: int | None = None) ->
             count, size = cut_lines(data, limit, starts[:1], ends[:1])
             # The last byte may belong to what ends it.
             if not count and data.size > window.limit + 1:
-                raise too_long(place, "line", first, window.offset, window.limit)
+                raise place.too_long("line", first, window.offset, window.limit)
             if not count and not window.more():
                 break
         if not count:
@@ -178,47 +176,50 @@ def lines_of(window: ByteWindow, place: FilePosition, end: int | None = None) ->
         first += good
         window.skip(size)
         if good < count:
-            raise too_long(place, "line", first, window.offset, window.limit)
+            raise place.too_long("line", first, window.offset, window.limit)
 
 
-def read_lines(
-    path: str, compression: str | None, longest: int, offset: int, first: int, end: int | None
-) -> Iterator[Lines]:
-    """Open a file and yield the lines that begin in ``[offset, end)``, each up to ``longest``."""
-    with window_on(path, compression, offset, longest) as window:
-        yield from lines_of(window, FilePosition(path, offset, first), end)
+Parsed = tuple[Any, int, DatasetError | None]
+Parse = Callable[[Lines], Parsed]
 
 
-def line_splits(path: str, compression: str | None, size: int) -> list[tuple[int, int | None]]:
-    """Return ranges of about ``size`` bytes that begin where lines do.
+class LineFormat(Records):
+    """Base of formats of which each line is a record."""
 
-    A compressed file has only one. Reads a little of the file at each cut.
+    def chunks(self, window: ByteWindow, place: FilePosition, end: int | None) -> Iterator[Chunk]:
+        parse = self.parser()
+        for lines in lines_of(window, place, end):
+            columns, good, problem = parse(lines)
+            if good:
+                yield Chunk(columns, good, lines.first, lines.offset_after(good))
+            if problem is not None:
+                raise problem
 
-    Raises
-    ------
-    DatasetError
-        If the file cannot be read, or is compressed and its name does not say so.
-    """
-    if compression_of(path, compression) is not None:
-        return [(0, None)]
-    total = size_of(path)
-    if size < total:
-        check_begin(path, compression)
-    cuts = [0]
-    while cuts[-1] + size < total:
-        # From the byte before, so that a line that begins right there begins the range.
-        with window_on(path, None, cuts[-1] + size - 1) as window:
-            while window.more() and not (window.data == NEWLINE).any():
-                window.skip(window.data.size)
-            newlines = np.flatnonzero(window.data == NEWLINE)
-            if not newlines.size or window.offset + int(newlines[0]) + 1 >= total:
-                break
-            cuts.append(window.offset + int(newlines[0]) + 1)
-    return list(zip(cuts, [*cuts[1:], None], strict=True))
+    def parser(self) -> Parse:
+        """Return what parses the lines of one file, one call after another."""
+        return self.parse
+
+    def parse(self, lines: Lines) -> Parsed:
+        """Return the columns of lines before the first bad one, their number, what is wrong."""
+        raise NotImplementedError
+
+    def cuts(self, path: str, size: int, total: int) -> list[int]:
+        """Return where lines begin; reads a little of the file at each cut."""
+        cuts = [0]
+        while cuts[-1] + size < total:
+            # From the byte before, so that a line that begins right there begins the range.
+            with window_on(path, None, cuts[-1] + size - 1) as window:
+                while window.more() and not (window.data == NEWLINE).any():
+                    window.skip(window.data.size)
+                newlines = np.flatnonzero(window.data == NEWLINE)
+                if not newlines.size or window.offset + int(newlines[0]) + 1 >= total:
+                    break
+                cuts.append(window.offset + int(newlines[0]) + 1)
+        return cuts[1:]
 
 
 @dataclass(frozen=True)
-class TextLines:
+class TextLines(LineFormat):
     r"""Lines of text files; their columns are one array of str (or bytes) objects.
 
     Lines end with ``\n`` or ``\r\n``, which are not part of them; the last one need not. In an
@@ -230,7 +231,7 @@ class TextLines:
     max_record_bytes: int = MAX_RECORD_BYTES
 
     def __post_init__(self) -> None:
-        check_reading(self)
+        super().__post_init__()
         if self.encoding is not None:
             try:
                 one_byte = "\n".encode(self.encoding) == b"\n"
@@ -242,34 +243,25 @@ class TextLines:
                     "bytes; write the files in UTF-8"
                 )
 
-    def read(
-        self, path: str, offset: int = 0, first: int = 0, end: int | None = None
-    ) -> Iterator[Chunk]:
-        for lines in read_lines(path, self.compression, self.max_record_bytes, offset, first, end):
-            good, problem = len(lines), None
-            try:
-                texts = self._texts(lines)
-            except UnicodeDecodeError as error:
-                good = int(np.searchsorted(lines.starts, error.start, "right")) - 1
-                wrong = f"not {self.encoding}: {error.reason} ({lines.data[error.start]:#04x})"
-                problem = lines.error(good, error.start, wrong), error
-                texts = self._texts(lines, good)
-            if good:
-                if len(texts) != good:
-                    what = f"{self.encoding} has newlines that are not bytes of their own here"
-                    raise lines.error(0, 0, what)
-                column = np.empty(good, object)
-                column[:] = texts
-                yield Chunk(column, good, lines.first, lines.offset_after(good))
-            if problem is not None:
-                raise problem[0] from problem[1]
+    def parse(self, lines: Lines) -> Parsed:
+        good, problem = len(lines), None
+        try:
+            texts = self._texts(lines, good)
+        except UnicodeDecodeError as error:
+            good = int(np.searchsorted(lines.starts, error.start, "right")) - 1
+            wrong = f"not {self.encoding}: {error.reason} ({lines.data[error.start]:#04x})"
+            problem = lines.error(good, error.start, wrong)
+            problem.__cause__ = error
+            texts = self._texts(lines, good)
+        if len(texts) != good:
+            what = f"{self.encoding} has newlines that are not bytes of their own here"
+            return None, 0, lines.error(0, 0, what)
+        column = np.empty(good, object)
+        column[:] = texts
+        return column, good, problem
 
-    def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
-        return line_splits(path, self.compression, size)
-
-    def _texts(self, lines: Lines, count: int | None = None) -> list[Any]:
-        """Return the first ``count`` lines (all), decoded."""
-        count = len(lines) if count is None else count
+    def _texts(self, lines: Lines, count: int) -> list[Any]:
+        """Return the first ``count`` lines, decoded."""
         if count == 0:
             return []
         # All in one go; up to the last newline, as what is after it would be one more line.

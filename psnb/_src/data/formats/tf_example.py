@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from psnb._src.data.formats import protobuf as kernels
-from psnb._src.data.formats.protobuf import BYTES, FLOATS, INTEGERS, MALFORMED, varints
+from psnb._src.data.formats.protobuf import BYTES, FLOATS, INTEGERS, MALFORMED
 from psnb._src.data.formats.records import byte_strings
 from psnb._src.data.formats.words import WORD
 from psnb._src.data.nesting import as_array, is_text
-from psnb._src.data.ragged import Ragged
+from psnb._src.data.ragged import Ragged, offsets_of
 from psnb._src.utils.arrays import bits_of, integers_of
 from psnb._src.utils.ownership import read_only
 from psnb._src.utils.text import shown
@@ -170,9 +170,7 @@ def parse_parts(
         *(data, starts, ends, layout.names, layout.offsets, layout.kinds, layout.sizes, places),
         *(layout.optional, outputs, missing, spots),
     )
-    problem = None
-    if good < count:
-        problem = _problem(features, bad, found)
+    problem = _problem(features, bad, found) if good < count else None
     columns: Columns = {}
     for i, (name, feature) in enumerate(features.items()):
         if isinstance(feature, VarLen):
@@ -180,9 +178,11 @@ def parse_parts(
             if fine < good:
                 good, problem = fine, _problem(features, i, MALFORMED)
         else:
-            row = layout.optional[i]
-            absent = missing[row, :good] if row >= 0 else None
-            columns[name] = _fixed(data, outputs, int(places[i]), good, feature, absent)
+            place, row = int(places[i]), layout.optional[i]
+            values = _values(data, outputs, feature.kind, place, place + good * feature.size)
+            columns[name] = column = values.reshape(good, *feature.shape)
+            if row >= 0 and (absent := missing[row, :good].view(bool)).any():
+                column[absent] = feature.rows(int(absent.sum()))
     if problem is not None:
         columns = {name: column[:good] for name, column in columns.items()}
     return columns, good, problem
@@ -198,8 +198,7 @@ class ColumnLayout:
     def __init__(self, features: Mapping[str, Feature]):
         names = [name.encode() for name in features]
         self.names = np.frombuffer(b"".join(names) + bytes(WORD), np.uint8)
-        self.offsets = np.zeros(len(names) + 1, np.int64)
-        np.cumsum([len(name) for name in names], out=self.offsets[1:])
+        self.offsets = offsets_of([len(name) for name in names])
         self.kinds, self.sizes, self.places, self.optional = np.empty((4, len(names)), np.int64)
         self.widths = {INTEGERS: 0, FLOATS: 0, BYTES: 0}
         self.varying = self.optionals = 0
@@ -254,26 +253,10 @@ def _problem(features: Mapping[str, Feature], bad: int, found: int) -> DatasetEr
     return DatasetError(f"feature {name!r} {wrong}")
 
 
-def _fixed(
-    data: np.ndarray,
-    outputs: Outputs,
-    place: int,
-    count: int,
-    feature: FixedLen,
-    missing: np.ndarray | None,
-) -> np.ndarray:
-    """Return the column of a feature of fixed size."""
-    values = _values(data, outputs, feature.kind, place, place + count * feature.size)
-    column = values.reshape(count, *feature.shape)
-    if missing is not None and missing.any():
-        column[missing.view(bool)] = feature.rows(int(missing.sum()))
-    return column
-
-
 def _varying(data: np.ndarray, spots: np.ndarray, kind: int) -> tuple[Ragged, int]:
     """Return the column of a feature of any size, and how many of its rows are in order."""
     offsets = np.zeros(len(spots) + 1, np.int64)
-    good = kernels.varying_offsets(data, spots, kind, offsets)
+    good = kernels.varying_offsets(data, spots, kind, offsets, _outputs(0, 0, 0))
     offsets = offsets[: good + 1]
     total = int(offsets[-1])
     outputs = _outputs(*(total if kind == each else 0 for each in (INTEGERS, FLOATS, BYTES)))
@@ -297,10 +280,10 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
     ConfigurationError
         If values are of none of these kinds.
     """
-    entries = []
-    for name, values in features.items():
-        entry = _part(1, name.encode()) + _part(2, _feature(name, values))
-        entries.append(_part(1, entry))
+    entries = [
+        _part(1, _part(1, name.encode()) + _part(2, _feature(name, values)))
+        for name, values in features.items()
+    ]
     return _part(1, b"".join(entries))
 
 
@@ -326,16 +309,13 @@ def _feature(name: str, values: Any) -> bytes:
         return _part(FLOATS, _part(1, packed) if packed else b"")
     elif array.dtype.kind in "iub":
         numbers = array.astype(np.int64) if array.dtype.kind == "b" else array
-        packed = _varints(bits_of(numbers).reshape(-1))
+        out = np.empty(10 * numbers.size, np.uint8)
+        count = kernels.varints(np.ascontiguousarray(bits_of(numbers).reshape(-1)), out)
+        packed = out[:count].tobytes()
         return _part(INTEGERS, _part(1, packed) if packed else b"")
     raise ConfigurationError(
         f"feature {name!r} is of {array.dtype}: an Example holds integers, floats or bytes"
     )
-
-
-def _varints(numbers: np.ndarray) -> bytes:
-    out = np.empty(10 * numbers.size, np.uint8)
-    return out[: varints(np.ascontiguousarray(numbers), out)].tobytes()
 
 
 def _part(number: int, content: bytes) -> bytes:

@@ -2,23 +2,25 @@
 
 A record is its length (8 bytes, little-endian), the masked CRC of these, the data, and the masked
 CRC of the data (4 bytes each).
+
+The CRC is CRC-32C: polynomial 0x1EDC6F41 (Castagnoli), eight bytes at a step (Kounavis and Berry:
+*A Systematic Approach to Building High Performance Software-Based CRC Generators*, ISCC 2005). The
+mask is TensorFlow's, so that the sum of data that hold sums is as good as any.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 from fsspec.core import OpenFile
 from numba import njit
 
-from psnb._src.data.formats.crc import masked_crc
-from psnb._src.data.formats.files import INFER, compression_of, writing
+from psnb._src.data.formats.files import INFER, compression_of, translated
 from psnb._src.data.formats.records import (
     CHUNK_BYTES,
     CHUNK_RECORDS,
@@ -26,18 +28,57 @@ from psnb._src.data.formats.records import (
     ByteWindow,
     Chunk,
     FilePosition,
+    Records,
     byte_strings,
-    check_reading,
-    too_long,
-    window_on,
     within,
 )
 from psnb._src.data.formats.tf_example import Feature, FixedLen, check_features, parse_parts
 from psnb._src.data.formats.words import half_word, word_at
 from psnb._src.utils.paths import filesystem_of
-from psnb.errors import DatasetError
 
-_NUMBER = np.dtype("<u4")
+_REFLECTED = 0x82F63B78
+
+
+def _tables() -> np.ndarray:
+    tables = np.zeros((8, 256), np.uint64)
+    for byte in range(256):
+        value = byte
+        for _ in range(8):
+            value = (value >> 1) ^ (_REFLECTED if value & 1 else 0)
+        tables[0, byte] = value
+    for step in range(1, 8):
+        before = tables[step - 1]
+        tables[step] = (before >> np.uint64(8)) ^ tables[0][before & np.uint64(0xFF)]
+    return tables.reshape(-1)
+
+
+_TABLES = _tables()
+_BYTE, _ONES, _MASK = np.uint64(0xFF), np.uint64(0xFFFFFFFF), np.uint64(0xA282EAD8)
+
+
+@njit(cache=True, nogil=True)
+def masked_crc(data, start, stop):  # type: ignore[no-untyped-def]
+    """Return the masked CRC-32C of ``data[start:stop]`` (uint8, in bounds) as a uint64."""
+    crc = _ONES
+    at = start
+    while at + 8 <= stop:
+        x = word_at(data, at) ^ crc
+        crc = (
+            _TABLES[np.uint64(1792) + (x & _BYTE)]
+            ^ _TABLES[np.uint64(1536) + ((x >> np.uint64(8)) & _BYTE)]
+            ^ _TABLES[np.uint64(1280) + ((x >> np.uint64(16)) & _BYTE)]
+            ^ _TABLES[np.uint64(1024) + ((x >> np.uint64(24)) & _BYTE)]
+            ^ _TABLES[np.uint64(768) + ((x >> np.uint64(32)) & _BYTE)]
+            ^ _TABLES[np.uint64(512) + ((x >> np.uint64(40)) & _BYTE)]
+            ^ _TABLES[np.uint64(256) + ((x >> np.uint64(48)) & _BYTE)]
+            ^ _TABLES[x >> np.uint64(56)]
+        )
+        at += 8
+    while at < stop:
+        crc = (crc >> np.uint64(8)) ^ _TABLES[(crc ^ np.uint64(data[np.uint64(at)])) & _BYTE]
+        at += 1
+    crc ^= _ONES
+    return (((crc >> np.uint64(15)) | (crc << np.uint64(17))) + _MASK) & _ONES
 
 
 class TFRecordWriter:
@@ -68,7 +109,7 @@ class TFRecordWriter:
         how = compression_of(path, compression)
         self._zlib = zlib.compressobj() if how == "zlib" else None
         self._stack = ExitStack()
-        with writing(path):
+        with self._writing():
             system, inner = filesystem_of(path)
             with suppress(PermissionError):
                 system.makedirs(system._parent(inner), exist_ok=True)
@@ -85,7 +126,11 @@ class TFRecordWriter:
         """
         data = bytes(record)
         length = len(data).to_bytes(8, "little")
-        self._append(length + _crc(length) + data + _crc(data))
+        written = length + _crc(length) + data + _crc(data)
+        if self._zlib is not None:
+            written = self._zlib.compress(written)
+        with self._writing():
+            self._file.write(written)
 
     def close(self) -> None:
         """Write the rest and close the file.
@@ -95,29 +140,19 @@ class TFRecordWriter:
         DatasetError
             If that fails.
         """
-        if self._zlib is not None:
-            rest, self._zlib = self._zlib.flush(), None
-            with writing(self.path):
+        with self._writing(), self._stack:
+            if self._zlib is not None:
+                rest, self._zlib = self._zlib.flush(), None
                 self._file.write(rest)
-        with writing(self.path):
-            self._stack.close()
 
     def __enter__(self) -> TFRecordWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _append(self, data: bytes) -> None:
-        if self._zlib is not None:
-            data = self._zlib.compress(data)
-        with writing(self.path):
-            self._file.write(data)
+    def _writing(self) -> AbstractContextManager[None]:
+        return translated(self.path, f"{self.path} cannot be written")
 
 
 def _crc(data: bytes) -> bytes:
@@ -159,7 +194,7 @@ def find_records(data, starts, ends):  # type: ignore[no-untyped-def]
 
 
 @dataclass(frozen=True)
-class TFRecords:
+class TFRecords(Records):
     """Records of TFRecord files, each checked against its CRC.
 
     Their columns are one array of bytes objects; with features of ``tf.train.Example``, a dict of
@@ -171,78 +206,60 @@ class TFRecords:
     max_record_bytes: int = MAX_RECORD_BYTES
 
     def __post_init__(self) -> None:
-        check_reading(self)
+        super().__post_init__()
         if self.features is not None:
             check_features(self.features)
 
-    def read(
-        self, path: str, offset: int = 0, first: int = 0, end: int | None = None
-    ) -> Iterator[Chunk]:
-        place = FilePosition(path, offset, first)
-        starts, ends = np.empty((2, self._most()), np.int64)
-        limit = self.max_record_bytes
-        with window_on(path, self.compression, offset, limit) as window:
-            while end is None or window.offset < end:
-                window.fill()
-                count, size, why = find_records(window.data[:CHUNK_BYTES], starts, ends)
-                while why == CUT and count == 0:
-                    # A single record that is longer than that, or a part of one.
-                    count, size, why = find_records(window.data, starts[:1], ends[:1])
-                    # Its CRC shows that the length is what was written.
-                    known = count == 0 and why == CUT and window.data.size >= HEADER
-                    if known and int(word_at(window.data, 0)) > limit:
-                        raise too_long(place, "record", first, window.offset, limit)
-                    if count == 0 and not window.more():
-                        break
-                if end is not None and window.offset + size > end:
-                    count = int(np.searchsorted(starts[:count], end - window.offset + HEADER))
-                    size, why = int(ends[count - 1]) + FOOTER, 0
-                if not count:
-                    if why in (BAD_LENGTH, BAD_DATA):
-                        what = "length" if why == BAD_LENGTH else "data"
-                        wrong = f"corrupt: the CRC of its {what} is wrong"
-                        raise place.error("record", first, window.offset, wrong)
-                    if window.data.size:
-                        raise _cut(window, place, first)
-                    return
-                if size > limit:
-                    count = within(ends[:count] - starts[:count], limit)
-                    if not count:
-                        raise too_long(place, "record", first, window.offset, limit)
-                    size = int(ends[count - 1]) + FOOTER
-                parts = starts[:count], ends[:count]
-                columns, good, problem = self._columns(window.data, *parts)
-                if problem is not None:
-                    size = int(starts[good]) - HEADER
-                window.skip(size)
-                if good:
-                    yield Chunk(columns, good, first, window.offset)
-                first += good
-                if problem is not None:
-                    raise place.error("record", first, window.offset, str(problem)) from problem
-
-    def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
-        """Return one range, the whole file: records are found from its start only."""
-        return [(0, None)]
-
-    def _most(self) -> int:
-        """Return how many records make a chunk: fewer if the columns of one take much memory."""
+    def chunks(self, window: ByteWindow, place: FilePosition, end: int | None) -> Iterator[Chunk]:
+        limit, first = self.max_record_bytes, place.first
         fixed = [each for each in (self.features or {}).values() if isinstance(each, FixedLen)]
         width = 8 * sum(feature.size for feature in fixed)
-        return max(1, min(CHUNK_RECORDS, self.max_record_bytes // max(1, width)))
-
-    def _columns(
-        self, data: np.ndarray, starts: np.ndarray, ends: np.ndarray
-    ) -> tuple[Any, int, DatasetError | None]:
-        """Return the columns of the records before the first bad one, their number, the error."""
-        if self.features is not None:
-            return parse_parts(data, starts, ends, self.features)
-        return byte_strings(data, starts, ends), len(starts), None
-
-
-def _cut(window: ByteWindow, place: FilePosition, number: int) -> DatasetError:
-    size = window.data.size
-    needs = f"{int(word_at(window.data, 0)) + HEADER + FOOTER} bytes" if size >= 8 else "a header"
-    return place.error(
-        "record", number, window.offset, f"cut short: {size} bytes are left of {needs}"
-    )
+        # Fewer of them make a chunk if the columns of one take much memory.
+        most = max(1, min(CHUNK_RECORDS, limit // max(1, width)))
+        starts, ends = np.empty((2, most), np.int64)
+        while end is None or window.offset < end:
+            window.fill()
+            count, size, why = find_records(window.data[:CHUNK_BYTES], starts, ends)
+            while why == CUT and count == 0:
+                # A single record that is longer than that, or a part of one.
+                count, size, why = find_records(window.data, starts[:1], ends[:1])
+                # Its CRC shows that the length is what was written.
+                known = count == 0 and why == CUT and window.data.size >= HEADER
+                if known and int(word_at(window.data, 0)) > limit:
+                    raise place.too_long("record", first, window.offset, limit)
+                if count == 0 and not window.more():
+                    break
+            if end is not None and window.offset + size > end:
+                count = int(np.searchsorted(starts[:count], end - window.offset + HEADER))
+                size, why = int(ends[count - 1]) + FOOTER, 0
+            if not count:
+                if why in (BAD_LENGTH, BAD_DATA):
+                    what = "length" if why == BAD_LENGTH else "data"
+                    wrong = f"corrupt: the CRC of its {what} is wrong"
+                    raise place.error("record", first, window.offset, wrong)
+                if left := window.data.size:
+                    needs = "a header"
+                    if left >= 8:
+                        needs = f"{int(word_at(window.data, 0)) + HEADER + FOOTER} bytes"
+                    wrong = f"cut short: {left} bytes are left of {needs}"
+                    raise place.error("record", first, window.offset, wrong)
+                return
+            if size > limit:
+                count = within(ends[:count] - starts[:count], limit)
+                if not count:
+                    raise place.too_long("record", first, window.offset, limit)
+                size = int(ends[count - 1]) + FOOTER
+            parts = window.data, starts[:count], ends[:count]
+            columns: Any
+            if self.features is not None:
+                columns, good, problem = parse_parts(*parts, self.features)
+            else:
+                columns, good, problem = byte_strings(*parts), count, None
+            if problem is not None:
+                size = int(starts[good]) - HEADER
+            window.skip(size)
+            if good:
+                yield Chunk(columns, good, first, window.offset)
+            first += good
+            if problem is not None:
+                raise place.error("record", first, window.offset, str(problem)) from problem
