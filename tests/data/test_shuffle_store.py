@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.data.nodes.shuffle_store import RaggedRows
+from psnb._src.data.nodes.shuffle import RaggedRows
 from psnb.data import Dataset, Ragged
 
 rows = st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=8, max_size=8)

@@ -120,7 +120,7 @@ def _read_only(column: Column) -> Column:
         return column.__psnb_arrays__(ownership.read_only)
     leaf = column[0] if column.dtype == object and column.ndim == 1 and len(column) else None
     if isinstance(leaf, np.ndarray | Ragged):
-        column = _objects([_read_only(each) for each in column])
+        column = objects([_read_only(each) for each in column])
     return ownership.read_only(column)
 
 
@@ -130,22 +130,15 @@ def made_of(given: Block, block: Block) -> Block:
     It has copies of all columns except where the memory was the function's argument.
     """
     ours = [_memory(column) for column in given.columns]
-    columns = tuple(
-        column if any(np.may_share_memory(_memory(column), each) for each in ours) else _own(column)
-        for column in block.columns
-    )
-    return Block(block.nesting, columns, block.count, given.origin)
+    columns = []
+    for column in block.columns:
+        shared = any(np.may_share_memory(_memory(column), each) for each in ours)
+        columns.append(column if shared else copied(column))
+    return Block(block.nesting, tuple(columns), block.count, given.origin)
 
 
 def _memory(column: Column) -> np.ndarray:
     return column.values if isinstance(column, Ragged) else column
-
-
-def _own(column: Column) -> Column:
-    if isinstance(column, Ragged) or column.dtype != object or column.ndim > 1:
-        own: Column = copied(column)
-        return own
-    return _objects([copied(leaf) for leaf in column])
 
 
 def copied(leaf: Any) -> Any:
@@ -188,7 +181,12 @@ def concatenate(blocks: Sequence[Block]) -> Block:
     if len(blocks) == 1:
         return first
     names = paths(first.nesting)
-    parts = [first.columns, *(_columns_like(first.nesting, block) for block in blocks[1:])]
+    parts = [
+        each.columns
+        if each.nesting == first.nesting
+        else tuple(flatten_like(first.nesting, each.whole()))
+        for each in blocks
+    ]
     columns = tuple(
         _concatenated(several, name)
         for several, name in zip(zip(*parts, strict=True), names, strict=True)
@@ -208,12 +206,6 @@ def different_dtypes(what: str, types: Iterable[Any]) -> DatasetError:
         f"{what} has elements of different dtypes: {dtypes}. Where files or elements differ, say "
         "which one is wanted: in dtypes=, where Dataset.csv guesses them, or with map(function)"
     )
-
-
-def _columns_like(nesting: Nesting, block: Block) -> tuple[Column, ...]:
-    if block.nesting == nesting:
-        return block.columns
-    return tuple(flatten_like(nesting, block.whole()))
 
 
 def _concatenated(columns: tuple[Column, ...], name: str) -> Column:
@@ -253,7 +245,7 @@ def stack(leaves: list[Any]) -> Column:
     """Make a column from leaves."""
     first = leaves[0]
     if not isinstance(first, (np.ndarray, np.generic)) or is_text(first):
-        return _objects(leaves)
+        return objects(leaves)
     if first.ndim == 0:
         return np.array(leaves, first.dtype)
     shapes = {leaf.shape for leaf in leaves}
@@ -261,10 +253,11 @@ def stack(leaves: list[Any]) -> Column:
         return np.concatenate(leaves).reshape(len(leaves), *first.shape)
     if len({shape[1:] for shape in shapes}) == 1:
         return Ragged.from_rows(leaves)
-    return _objects(leaves)
+    return objects(leaves)
 
 
-def _objects(leaves: list[Any]) -> np.ndarray:
+def objects(leaves: Sequence[Any]) -> np.ndarray:
+    """Return a column of anything."""
     column = np.empty(len(leaves), object)
     for index, leaf in enumerate(leaves):  # one by one: otherwise NumPy would look into them
         column[index] = leaf

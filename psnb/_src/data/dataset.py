@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import operator
 import os
-import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -35,6 +34,7 @@ from psnb._src.data.nodes.selection import (
     WithOptions,
 )
 from psnb._src.data.nodes.shuffle import Shuffle
+from psnb._src.data.random import as_seed
 from psnb._src.data.spec import Spec
 from psnb._src.utils.checks import integer, integers, path_text
 from psnb._src.utils.foreign_names import FixedAttributes, NamedClass
@@ -316,17 +316,14 @@ class Dataset(DatasetSources, FixedAttributes, metaclass=NamedClass):
             dataset.
         """
         size = integer("shuffle: buffer_size", buffer_size, 1)
-        if seed is not None:
-            seed = integer("shuffle: seed", seed, None)
-        if seed is None and not reshuffle_each_iteration:
-            seed = secrets.randbits(63)
+        if seed is not None or not reshuffle_each_iteration:
+            seed = as_seed("shuffle", seed)
         return type(self)(Shuffle(self.node, size, seed, reshuffle_each_iteration))
 
     def repeat(self, count: int | None = None) -> Self:
         """Repeat all elements ``count`` times; None or -1: for ever."""
-        if count in (None, -1):
-            return type(self)(Repeat(self.node))
-        return type(self)(Repeat(self.node, integer("repeat: count", count, 0)))
+        times = None if count in (None, -1) else integer("repeat: count", count, 0)
+        return type(self)(Repeat(self.node, times))
 
     def take(self, count: int) -> Self:
         """Return the first ``count`` elements; -1: all."""

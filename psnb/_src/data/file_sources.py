@@ -93,8 +93,7 @@ class FileSources:
         compression : str or None
             "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
         """
-        form = TextLines(encoding, compression, max_record_bytes)
-        return cls.from_files(form, list_files(files))
+        return cls.from_files(TextLines(encoding, compression, max_record_bytes), list_files(files))
 
     @classmethod
     def fixed_length_records(
@@ -115,7 +114,7 @@ class FileSources:
         record_bytes, header_bytes, footer_bytes : int
             The length of a record, and the bytes to skip at a file's beginning and end.
         compression : str or None
-            "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
+            As for `text_lines`.
         """
         form = FixedLengthRecords(record_bytes, header_bytes, footer_bytes, compression)
         return cls.from_files(form, list_files(files))
@@ -141,10 +140,9 @@ class FileSources:
         max_record_bytes : int
             Limit of a record in bytes; longer ones are refused before memory is allocated for them.
         compression : str or None
-            "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
+            As for `text_lines`.
         """
-        form = TFRecords(features, compression, max_record_bytes)
-        return cls.from_files(form, list_files(files))
+        return cls.from_files(TFRecords(features, compression, max_record_bytes), list_files(files))
 
     @classmethod
     def csv(
@@ -181,7 +179,7 @@ class FileSources:
         max_record_bytes : int
             Limit of a row in bytes; longer ones are refused before memory is allocated for them.
         compression : str or None
-            "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
+            As for `text_lines`.
         """
         form = Csv(
             *(columns, dtypes, header, names, delimiter, compression),
@@ -233,7 +231,7 @@ class FileSources:
         max_record_bytes : int
             Limit of a line in bytes; longer ones are refused before memory is allocated for them.
         compression : str or None
-            "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
+            As for `text_lines`.
         """
         return cls.from_files(Criteo(compression, max_record_bytes), list_files(files))
 
@@ -272,7 +270,7 @@ class FileSources:
             How many batches are read ahead, by a thread of its own, or by each of several; by
             default 2 with several, else none. Paddle's queue holds 100.
         compression : str or None
-            "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
+            As for `text_lines`.
         """
         threads = integer("threads", threads, 1)
         batch_size = integer("batch_size", batch_size, 1)
@@ -301,9 +299,9 @@ def replaced_files(node: Node, files: Sequence[str]) -> Node:
     ConfigurationError
         If it reads no files, or has several sources of files.
     """
-    sources = _sources(node)
-    if len(sources) != 1:
-        found = "has no source that is files" if not sources else "has several sources of files"
+    count = sum(isinstance(each, Files | FileNames | FileShares) for each in node.walk())
+    if count != 1:
+        found = "has no source that is files" if not count else "has several sources of files"
         raise ConfigurationError(
             f"with_files replaces the files of a dataset that has one source, and this one {found}"
             ":\n" + "\n".join(node.lines())
@@ -311,25 +309,16 @@ def replaced_files(node: Node, files: Sequence[str]) -> Node:
     return _replaced(node, files)
 
 
-def _sources(node: Node) -> list[Node]:
-    if isinstance(node, Files | FileNames | FileShares):
-        return [node]
-    return [source for each in node.inputs for source in _sources(each)]
-
-
 def _replaced(node: Node, files: Sequence[str]) -> Node:
     if isinstance(node, Files):
         return dataclasses.replace(node, files=file_ranges(files))
     if isinstance(node, FileNames | FileShares):
         return node.over(files)
-
-    def of(value: Any) -> Any:
+    inputs: dict[str, Any] = {}
+    for each in dataclasses.fields(node):  # type: ignore[arg-type]
+        value = getattr(node, each.name)
         if isinstance(value, Node):
-            return _replaced(value, files)
-        if isinstance(value, tuple) and any(isinstance(each, Node) for each in value):
-            return tuple(map(of, value))
-        return value
-
-    assert dataclasses.is_dataclass(node)
-    own = {each.name: getattr(node, each.name) for each in dataclasses.fields(node) if each.init}
-    return dataclasses.replace(node, **{name: of(value) for name, value in own.items()})
+            inputs[each.name] = _replaced(value, files)
+        elif isinstance(value, tuple) and any(isinstance(each, Node) for each in value):
+            inputs[each.name] = tuple(_replaced(each, files) for each in value)
+    return dataclasses.replace(node, **inputs)  # type: ignore[type-var]

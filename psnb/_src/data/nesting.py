@@ -40,11 +40,6 @@ Nesting = Nest | None
 """How leaves are nested; None if the element is a single leaf."""
 
 
-def _is_dataclass(kind: type) -> bool:
-    # A description of a leaf is a leaf, even if it is a dataclass.
-    return dataclasses.is_dataclass(kind) and not getattr(kind, "describes_leaf", False)
-
-
 def _items(structure: Any) -> tuple[type, tuple[Any, ...], tuple[Any, ...]] | None:
     """Return class, keys and parts of a structure; None for a leaf."""
     kind = type(structure)
@@ -52,7 +47,8 @@ def _items(structure: Any) -> tuple[type, tuple[Any, ...], tuple[Any, ...]] | No
         return kind, tuple(getattr(kind, "_fields", range(len(structure)))), tuple(structure)
     if isinstance(structure, dict):
         return dict, tuple(structure), tuple(structure.values())
-    if _is_dataclass(kind):
+    # A description of a leaf is a leaf, even if it is a dataclass.
+    if dataclasses.is_dataclass(kind) and not getattr(kind, "describes_leaf", False):
         names = tuple(field.name for field in dataclasses.fields(kind))
         return kind, names, tuple(getattr(structure, name) for name in names)
     return None
@@ -93,20 +89,14 @@ def flatten_like(nesting: Nesting, structure: Any, path: str = "") -> list[Any]:
         if kind is dict and structure.keys() == set(nesting.keys):
             return [structure[key] for key in nesting.keys]
     found = _items(structure)
-    where = f"at {path}: " if path else ""
+    wanted = f"{_at(path)}expected a {nesting.kind.__name__} of {_listed(nesting.keys)}, found"
     if found is None or (found[0] is not nesting.kind):
-        raise DatasetError(
-            f"{where}expected a {nesting.kind.__name__} of {_listed(nesting.keys)}, "
-            f"found {_shown(structure)}"
-        )
+        raise DatasetError(f"{wanted} {_shown(structure)}")
     _, keys, parts = found
     if keys != nesting.keys:
         by_key = dict(zip(keys, parts, strict=True))
         if by_key.keys() != set(nesting.keys):
-            raise DatasetError(
-                f"{where}expected a {nesting.kind.__name__} of {_listed(nesting.keys)}, "
-                f"found one of {_listed(keys)}"
-            )
+            raise DatasetError(f"{wanted} one of {_listed(keys)}")
         parts = tuple(by_key[key] for key in nesting.keys)
     leaves: list[Any] = []
     for key, child, part in zip(nesting.keys, nesting.children, parts, strict=True):

@@ -12,6 +12,7 @@ import os
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
@@ -75,13 +76,7 @@ class Counters:
     stages: PipelineProfile = field(default_factory=PipelineProfile)
     empty_files: list[str] = field(default_factory=list)
     any_records: bool = False
-    _lock: Lock = field(default_factory=Lock)  # guards the list of files, for a moment
-
-    def add_empty(self, file: str) -> int:
-        """Note a file without a record; return how many there are now."""
-        with self._lock:
-            self.empty_files.append(file)
-            return len(self.empty_files)
+    lock: Lock = field(default_factory=Lock)  # guards the list of files, for a moment
 
     def check_files(self) -> None:
         """Raise `DatasetError` if files were read, and none has a record."""
@@ -128,7 +123,11 @@ class Context:
         """Count a file without a record; say so of the first, as one may have been cut short."""
         if self.stage is not None:
             self.stage.empty_files += 1
-        if self.counters.add_empty(file) == 1:
+        with self.counters.lock:
+            files = self.counters.empty_files
+            files.append(file)
+            first = len(files) == 1
+        if first:
             _logger.warning(
                 "%s is empty and passed over, further ones silently: stages() counts them", file
             )
@@ -194,12 +193,20 @@ class Indexed(ABC):
     count: int
 
     @abstractmethod
-    def gather(self, indices: np.ndarray) -> Block:
-        """Return elements by number, int64 ``(m,)``, each in ``[0, count)``."""
+    def rows(self, which: np.ndarray | slice) -> Block:
+        """Return elements by number, each in ``[0, count)``.
 
-    @abstractmethod
-    def part(self, start: int, stop: int) -> Block:
-        """Return consecutive elements, as views where possible."""
+        Parameters
+        ----------
+        which : numpy.ndarray or slice
+            Their numbers, int64 ``(m,)``; or consecutive ones with both ends, which are views where
+            that is possible.
+        """
+
+
+def numbers_of(which: np.ndarray | slice) -> np.ndarray:
+    """Return the numbers that `Indexed.rows` is asked for."""
+    return np.arange(which.start, which.stop) if isinstance(which, slice) else which
 
 
 class InOrder(NodeIterator):
@@ -213,10 +220,29 @@ class InOrder(NodeIterator):
         if start >= stop:
             return None
         self._next = stop
-        return self._elements.part(start, stop)
+        return self._elements.rows(slice(start, stop))
 
     def state(self) -> State:
         return self._next
+
+
+class PartsIterator(NodeIterator):
+    """Returns blocks in parts: of the one at hand, ``_used`` elements were returned."""
+
+    _block: Block | None = None
+    _used: int = 0
+
+    def next_block(self, limit: int) -> Block | None:
+        while self._block is None or self._used >= self._block.count:
+            if not self._advance():
+                return None
+        part = self._block.part(self._used, self._used + limit)
+        self._used += part.count
+        return part
+
+    @abstractmethod
+    def _advance(self) -> bool:
+        """Take the next block in hand; return whether there is one."""
 
 
 class Node(ABC):
@@ -238,26 +264,29 @@ class Node(ABC):
     opaque: ClassVar[bool] = False
     """Whether only its first element says what its elements are."""
 
+    iterator: ClassVar[Any]
+    """The class of its iterators, which get node, context and state, where there is no random
+    access."""
+
     def iterate(self, context: Context, state: State = None) -> NodeIterator:
         """Begin at the first element, or where a state was taken."""
         indexed = self.indexed()
-        return self.begin(context, state) if indexed is None else InOrder(indexed, state)
-
-    def begin(self, context: Context, state: State) -> NodeIterator:
-        """Begin, where there is no random access."""
-        raise NotImplementedError
+        if indexed is not None:
+            return InOrder(indexed, state)
+        begun: NodeIterator = self.iterator(self, context, state)
+        return begun
 
     @property
     def inputs(self) -> tuple[Node, ...]:
         """The nodes that it reads from."""
-        found: list[Node] = []
-        for each in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, each.name)
-            if isinstance(value, Node):
-                found.append(value)
-            elif isinstance(value, tuple):
-                found += [item for item in value if isinstance(item, Node)]
-        return tuple(found)
+        values = [getattr(self, each.name) for each in fields(self)]  # type: ignore[arg-type]
+        return tuple(node for value in values for node in _nodes(value))
+
+    def walk(self) -> Iterator[Node]:
+        """Yield it, and all nodes below it."""
+        yield self
+        for each in self.inputs:
+            yield from each.walk()
 
     @property
     def counted(self) -> Node:
@@ -293,11 +322,8 @@ class Node(ABC):
         DatasetError
             If there is none.
         """
-        elements = self.iterate(Context(seed=0))
-        try:
+        with closing(self.iterate(Context(seed=0))) as elements:
             block = elements.next_block(1)
-        finally:
-            elements.close()
         if block is None:
             raise DatasetError(
                 f"{self.label()}: what its elements are is known from the first one only, and "
@@ -321,9 +347,8 @@ class Node(ABC):
         shown = []
         for each in fields(self):  # type: ignore[arg-type]
             value = getattr(self, each.name)
-            if not each.repr or isinstance(value, Node) or _holds_nodes(value):
-                continue
-            if each.default is dataclasses.MISSING or not _same(value, each.default):
+            plain = type(value) is type(each.default) and not isinstance(value, np.ndarray)
+            if each.repr and not _nodes(value) and not (plain and value == each.default):
                 text = short(value)
                 shown.append(text if callable(value) else f"{each.name}={text}")
         return shown
@@ -353,22 +378,18 @@ class Node(ABC):
         return DatasetError(f"{self.label()}, element {position}{place}: {problem}")
 
 
-def _holds_nodes(value: Any) -> bool:
-    return isinstance(value, tuple) and any(isinstance(item, Node) for item in value)
-
-
-def _same(value: Any, default: Any) -> bool:
-    return type(value) is type(default) and not isinstance(value, np.ndarray) and value == default
+def _nodes(value: Any) -> list[Node]:
+    """Return the nodes in the value of a field."""
+    several = value if isinstance(value, tuple) else (value,)
+    return [each for each in several if isinstance(each, Node)]
 
 
 def short(value: Any) -> str:
     """Return a value as one short line that is the same in every process."""
     if isinstance(value, Block):
         return short(block_spec(value)) + f" x {value.count}"
-    if isinstance(value, np.ndarray):
-        return f"<{value.dtype} {value.shape}>"
-    if isinstance(value, Ragged):
-        return f"<ragged {value.dtype} {value.shape}>"
+    if isinstance(value, np.ndarray | Ragged):
+        return f"<{'ragged ' * isinstance(value, Ragged)}{value.dtype} {value.shape}>"
     if isinstance(value, (ArraySpec, str, bytes, int, float, type(None), np.generic)):
         text = repr(value)
     elif isinstance(value, tuple):

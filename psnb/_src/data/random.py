@@ -7,14 +7,12 @@ state of a shuffle is two integers.
 
 from __future__ import annotations
 
-import operator
 import secrets
 
 import numpy as np
 from numba import njit
 
-from psnb._src.utils.checks import is_integer
-from psnb.errors import ConfigurationError
+from psnb._src.utils.checks import integer
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -133,10 +131,4 @@ def as_seed(method: str, seed: int | None) -> int:
     ConfigurationError
         If it is not an integer.
     """
-    if seed is None:
-        return secrets.randbits(63)
-    if not is_integer(seed):
-        raise ConfigurationError(
-            f"{method}: seed must be an integer, found a {type(seed).__name__}"
-        )
-    return operator.index(seed)
+    return secrets.randbits(63) if seed is None else integer(f"{method}: seed", seed, None)

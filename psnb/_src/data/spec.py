@@ -60,12 +60,10 @@ Spec = Any
 
 def leaf_spec(leaf: Any) -> Any:
     """Return the spec of a leaf as elements hold it."""
-    if isinstance(leaf, Ragged):
-        return ArraySpec(leaf.shape, leaf.dtype, ragged=True)
-    if isinstance(leaf, (np.ndarray, np.generic)) and not is_text(leaf):
-        return ArraySpec(leaf.shape, leaf.dtype)
     if is_text(leaf):
         return ArraySpec((), np.dtype(object))
+    if isinstance(leaf, (np.ndarray, np.generic, Ragged)):
+        return ArraySpec(leaf.shape, leaf.dtype, isinstance(leaf, Ragged))
     return DatasetSpec(leaf.element_spec)
 
 
@@ -83,9 +81,8 @@ def of_arrays(spec: Spec) -> bool:
 def merged(left: Any, right: Any) -> Any:
     """Return the spec of leaves of either kind; None if there is no common one."""
     if isinstance(left, ArraySpec) and isinstance(right, ArraySpec):
-        if left.dtype != right.dtype or len(left.shape) != len(right.shape):
-            return None
-        if left.ragged != right.ragged:
+        form = left.dtype, len(left.shape), left.ragged
+        if form != (right.dtype, len(right.shape), right.ragged):
             return None
         sizes = (a if a == b else None for a, b in zip(left.shape, right.shape, strict=True))
         return ArraySpec(tuple(sizes), left.dtype, left.ragged)

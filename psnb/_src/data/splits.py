@@ -58,11 +58,12 @@ def splits(dataset: Dataset, count: int) -> list[Dataset]:
 
 def file_bytes(node: Node) -> int:
     """Return how large the files are that a chain reads; 0 where they cannot be seen."""
-    if isinstance(node, Files):
-        with contextlib.suppress(OSError, DatasetError):
-            return sum(map(size_of, {each.path for each in node.files}))
-        return 0
-    return sum(map(file_bytes, node.inputs))
+    total = 0
+    for each in node.walk():
+        if isinstance(each, Files):
+            with contextlib.suppress(OSError, DatasetError):
+                total += sum(map(size_of, {file.path for file in each.files}))
+    return total
 
 
 def files_of(node: Any) -> list[str]:
@@ -74,18 +75,14 @@ def files_of(node: Any) -> list[str]:
         return [each.path for each in node.files]
     if isinstance(node, FileNames | FileShares):
         return list(node.names)
-    picks = isinstance(node, Filter | IgnoreErrors | Unbatch) or getattr(
-        node, "drop_remainder", False
-    )
-    if not node.local or picks:
+    if isinstance(node, Filter | IgnoreErrors | Unbatch) or getattr(node, "drop_remainder", False):
         return []
-    if isinstance(node, Interleave) and _of_records(node.source):
+    if not node.local or (
+        isinstance(node, Interleave)
+        and any(isinstance(each, Files | Interleave) for each in node.source.walk())
+    ):
         return []
     return files_of(node.source)
-
-
-def _of_records(node: Node) -> bool:
-    return isinstance(node, Files | Interleave) or any(map(_of_records, node.inputs))
 
 
 def sharded(dataset: Dataset, count: int, index: int) -> Dataset:
@@ -114,14 +111,13 @@ def check_order(node: Node) -> None:
     ConfigurationError
         If a part of the chain mixes elements, or need not keep their order.
     """
-    mixed = isinstance(node, Shuffle | Interleave | Sample | Buckets)
-    if mixed or not is_deterministic(node):
-        raise ConfigurationError(
-            f"{node.label()}: this has no order that its parts keep when they are read apart from "
-            "each other; leave it out (of MultiSlot files: threads=1)"
-        )
-    for each in node.inputs:
-        check_order(each)
+    for each in node.walk():
+        mixed = isinstance(each, Shuffle | Interleave | Sample | Buckets)
+        if mixed or not is_deterministic(each):
+            raise ConfigurationError(
+                f"{each.label()}: this has no order that its parts keep when they are read apart "
+                "from each other; leave it out (of MultiSlot files: threads=1)"
+            )
 
 
 def ends_with_prefetch(dataset: Dataset) -> bool:
@@ -134,9 +130,7 @@ def ends_with_prefetch(dataset: Dataset) -> bool:
 
 def partitions_of(node: Node) -> Partitions | None:
     """Return the partitions of another library that a chain reads; None if it reads none."""
-    if isinstance(node, Partitions):
-        return node
-    return next(filter(None, map(partitions_of, node.inputs)), None)
+    return next((each for each in node.walk() if isinstance(each, Partitions)), None)
 
 
 def _cut(node: Any, count: int, quantum: int) -> list[Node]:

@@ -62,7 +62,10 @@ class Stacker:
                     continue
                 leaves[index] = self._checked(leaf, index)
         if self._shapes is not None:
-            self._check_shapes(leaves)
+            for leaf, shape, name in zip(leaves, self._shapes, self._names, strict=True):
+                found = () if is_text(leaf) else leaf.shape
+                if any(b is not None and a != b for a, b in zip(found, shape, strict=True)):
+                    raise DatasetError(f"{leaf_name(name)} has shape {found}, expected {shape}")
         for column, leaf in zip(self._columns, leaves, strict=True):
             column.append(leaf)
 
@@ -88,13 +91,6 @@ class Stacker:
                 f"{leaf_name(self._names[index])} is {named(kind)}, but {named(expected)} before"
             )
         return leaf
-
-    def _check_shapes(self, leaves: list[Any]) -> None:
-        assert self._shapes is not None
-        for leaf, shape, name in zip(leaves, self._shapes, self._names, strict=True):
-            found = () if is_text(leaf) else leaf.shape
-            if any(b is not None and a != b for a, b in zip(found, shape, strict=True)):
-                raise DatasetError(f"{leaf_name(name)} has shape {found}, expected {shape}")
 
 
 def _of_dtype(leaf: Any, dtype: np.dtype) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 
 from psnb._src.data.block import Block
 from psnb._src.utils.interrupts import Lock
-from psnb._src.utils.stages import Stages, StageStatistics
+from psnb._src.utils.stages import Stages, StageStatistics, merged
 
 _MOST_CHAINS = 16
 
@@ -37,19 +37,6 @@ class StageCounters:
     apart : bool
         Whether a thread of its own reads it: then its time is none of the stage above.
     """
-
-    __slots__ = (
-        "_apart",
-        "_inside",
-        "above",
-        "elements",
-        "empty_files",
-        "iterator",
-        "moved",
-        "node",
-        "place",
-        "seconds",
-    )
 
     def __init__(self, node: Any, place: int, above: StageCounters | None, apart: bool) -> None:
         self.node, self.place, self.above, self._apart = node.counted, place, above, apart
@@ -120,10 +107,8 @@ class PipelineProfile:
         with self._lock:
             for stage in [each for each in self._open if each.iterator() is None]:
                 self._end(stage)  # it was forgotten rather than closed
-            now: dict[int, StageStatistics] = {}
-            for stage in [*self._ended.values(), *self._open]:
-                found, place = stage.statistics(), stage.place
-                now[place] = now[place].plus(found) if place in now else found
+            stages = [each.statistics() for each in (*self._ended.values(), *self._open)]
+            now = {each.place: each for each in merged([Stages([each]) for each in stages])}
             return Stages(self._in_order(now, None, 0))
 
     def _in_order(

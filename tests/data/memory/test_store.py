@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from psnb._src.data.block import Block, block_of
-from psnb._src.data.memory.examples import NumberedExamples
 from psnb._src.data.memory.shuffle_plan import ShufflePlan, numbered
-from psnb._src.data.memory.store import MemoryStore
+from psnb._src.data.memory.store import MemoryStore, NumberedExamples
 from psnb.data import Ragged
 from psnb.errors import DatasetError
 

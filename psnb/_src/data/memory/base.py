@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from psnb._src.data.memory.memory import Memory
 from psnb._src.data.memory.shuffle_plan import ShufflePlan
@@ -107,23 +107,19 @@ class DatasetInMemory(FixedAttributes, ABC):
         loading, self._loading = self._loading, None
         try:
             loading.wait()
-            self._check_any(loading.generation)
+            if files := self._files:
+                self._stores.call_all(Memory.survey, loading.generation)
+                held = [each.held for each in self._stores.contents.values()]
+                # With a worker that is lost some partitions are missing now.
+                whole = sum(len(each.partitions) for each in held) == self._partitions
+                if whole and not any(each.examples for each in held):
+                    raise nothing_in(files)
         except BaseException:  # whatever ends it, an interrupt too: loaded partitions are dropped
             loading.end()
             self._stores.call_all(Memory.forget, loading.generation, self._generation)
             raise
         self._become(loading.generation, ShufflePlan(self._partitions))
         self._loaded = True
-
-    def _check_any(self, generation: int) -> None:
-        if not (files := self._files):
-            return
-        self._stores.call_all(Memory.survey, generation)
-        held = [each.held for each in self._stores.contents.values()]
-        # With a worker that is lost some partitions are missing now.
-        whole = sum(len(each.partitions) for each in held) == self._partitions
-        if whole and not any(each.examples for each in held):
-            raise nothing_in(files)
 
     def local_shuffle(self, seed: int | None = None) -> None:
         """Shuffle the examples of each process; nothing is sent between workers.
@@ -187,7 +183,12 @@ class DatasetInMemory(FixedAttributes, ABC):
             From an iteration: if there is no such slot.
         """
         self._check_loaded()
-        names = _slot_names(slots)
+        listed = isinstance(slots, Iterable) and not isinstance(slots, str)
+        names = tuple(slots) if listed else ()
+        if not listed or not all(isinstance(each, str) for each in names):
+            raise ConfigurationError(
+                f"slots_shuffle takes a list of names of slots, found {shown(slots)}"
+            )
         self._layout = self._layout.exchanging(names, as_seed("slots_shuffle", seed))
 
     def release_memory(self) -> None:
@@ -234,12 +235,3 @@ class DatasetInMemory(FixedAttributes, ABC):
     def _become(self, generation: int, layout: ShufflePlan) -> None:
         self._generation, self._layout = generation, layout
         self._stores.call_all(Memory.keep_only, generation)
-
-
-def _slot_names(slots: Any) -> tuple[str, ...]:
-    names = None if isinstance(slots, str) or not isinstance(slots, Iterable) else tuple(slots)
-    if names is None or not all(isinstance(each, str) for each in names):
-        raise ConfigurationError(
-            f"slots_shuffle takes a list of names of slots, found {shown(slots)}"
-        )
-    return names

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
 import weakref
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -27,7 +25,7 @@ from psnb._src.data.memory.base import DatasetInMemory
 from psnb._src.data.memory.memory import Memory
 from psnb._src.data.memory.store import MemoryStatistics
 from psnb._src.data.memory.stores import LocalMemory
-from psnb._src.data.node import Node
+from psnb._src.data.nodes.parallel import Workers
 from psnb._src.data.nodes.partitions import KnownPartitions
 from psnb._src.data.splits import files_of, is_deterministic, splits
 from psnb._src.utils.checks import integer
@@ -35,17 +33,6 @@ from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError
 
 _NAME, _SPLITS = "InMemoryDataset", 8
-
-
-def _check_steady(node: Node) -> None:
-    """Raise if a chain may give its elements in a different order each time."""
-    if not is_deterministic(node):
-        raise ConfigurationError(
-            f"{node.label()}: what is kept in memory must come in the same order each time; leave "
-            "deterministic=False out"
-        )
-    for each in node.inputs:
-        _check_steady(each)
 
 
 class InMemoryDataset(DatasetInMemory):
@@ -141,7 +128,12 @@ class InMemoryDataset(DatasetInMemory):
         self.memory_limit = (
             None if memory_limit is None else integer(f"{_NAME}: memory_limit", memory_limit, 1)
         )
-        _check_steady(source.node)
+        for node in source.node.walk():
+            if not is_deterministic(node):
+                raise ConfigurationError(
+                    f"{node.label()}: what is kept in memory must come in the same order each "
+                    "time; leave deterministic=False out"
+                )
         self.source = source
         # Shuffles in the source without a seed are the same for the same chain.
         self.seed = int(source.node.fingerprint(), 16)
@@ -231,47 +223,29 @@ class InMemoryDataset(DatasetInMemory):
 
 
 class Loading:
-    """Reads all partitions of a generation, in threads that share a queue of the remaining ones."""
+    """Reads all partitions of a generation, in threads."""
 
     def __init__(self, memory: Memory, generation: int, threads: int) -> None:
-        self.generation, self._memory = generation, memory
-        self._left = deque(range(memory.partitions))  # each operation on it is atomic
-        self._errors: list[BaseException] = []
-        self._read: list[list[Any]] = []
-        self._threads = [
-            threading.Thread(target=self._load, name=f"psnb-load-{n}", daemon=True)
-            for n in range(min(threads, max(1, memory.partitions)))
+        self.generation = generation
+        self._workers = Workers(min(threads, max(1, memory.partitions)), "load")
+        self._answers = [
+            self._workers.submit(memory.load, generation, number)
+            for number in range(memory.partitions)
         ]
-        for thread in self._threads:
-            thread.start()
 
     def wait(self) -> None:
         """Wait for the end; raise the first error."""
-        self._join()
-        if self._errors:
-            raise self._errors[0]
-        KnownPartitions().add(self._read)
+        known = KnownPartitions()
+        for answer in self._answers:
+            known.add(answer.result().read)
+        self.end()
 
     def stop(self) -> None:
         """Begin no further partitions."""
-        self._left.clear()
+        for answer in self._answers:
+            answer.cancel()
+        self._workers.close()
 
     def end(self) -> None:
         self.stop()
-        self._join()
-
-    def _join(self) -> None:
-        for thread in self._threads:
-            thread.join()
-
-    def _load(self) -> None:
-        try:
-            while True:
-                try:
-                    number = self._left.popleft()
-                except IndexError:
-                    return
-                self._read += self._memory.load(self.generation, number).read
-        except BaseException as error:  # `wait` raises it
-            self._errors.append(error)
-            self._left.clear()
+        self._workers.join()

@@ -12,21 +12,52 @@ import pickle
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import cloudpickle
 import numpy as np
 
-from psnb._src.data.block import Block, read_only
+from psnb._src.data.block import read_only
 from psnb._src.data.dataset import Dataset
-from psnb._src.data.memory.examples import NumberedExamples, joined
 from psnb._src.data.memory.shuffle_plan import ShufflePlan, numbered
-from psnb._src.data.memory.store import MemoryStatistics, MemoryStore, over
-from psnb._src.data.node import Context, Counters, Node, NodeIterator, State
+from psnb._src.data.memory.store import (
+    MemoryStatistics,
+    MemoryStore,
+    NumberedExamples,
+    joined,
+    over,
+)
+from psnb._src.data.node import Context, Counters, Node, PartsIterator, State
 from psnb._src.data.reader import Reader
 from psnb._src.data.spec import Spec, element_spec
 from psnb.errors import ConfigurationError, WorkerLostError
+
+
+class _HeldIterator(PartsIterator):
+    """The state: which partition, and how many examples of it were returned."""
+
+    def __init__(self, node: InMemoryPartitions, context: Context, state: State) -> None:
+        self._node = node
+        self._at: int
+        self._at, self._used = state or (0, 0)
+
+    def state(self) -> State:
+        return [self._at, self._used]
+
+    def _advance(self) -> bool:
+        """Read the next partition that has examples; the one of a state may have no more."""
+        node = self._node
+        if self._block is not None:
+            self._at, self._used, self._block = self._at + 1, 0, None
+        while self._at < len(node.partitions):
+            chunk = node.memory.read(node.generation, node.layout, node.partitions[self._at])
+            if chunk is not None:
+                self._block = read_only(chunk.block)
+                return True
+            self._at, self._used = self._at + 1, 0
+        return False
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +65,7 @@ class InMemoryPartitions(Node):
     """The examples of some partitions; ``version``, a short text, identifies ``layout``."""
 
     name: ClassVar[str] = "in_memory"
+    iterator: ClassVar[Any] = _HeldIterator
 
     memory: Memory = field(repr=False)
     generation: int = field(repr=False)
@@ -41,39 +73,9 @@ class InMemoryPartitions(Node):
     partitions: tuple[int, ...]
     version: str
 
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        """Begin; a partition is read when its turn comes."""
-        return _HeldIterator(self, state)
-
     def spec(self, run: bool) -> Spec:
         block = self.iterate(Context(seed=0)).next_block(1) if run else None
         return None if block is None else element_spec(block.element(0))
-
-
-class _HeldIterator(NodeIterator):
-    """The state: which partition, and how many examples of it were returned."""
-
-    def __init__(self, node: InMemoryPartitions, state: State) -> None:
-        self._node = node
-        self._at: int
-        self._used: int
-        self._at, self._used = state or (0, 0)
-        self._block: Block | None = None
-
-    def next_block(self, limit: int) -> Block | None:
-        node = self._node
-        while self._at < len(node.partitions):
-            if self._block is None:
-                chunk = node.memory.read(node.generation, node.layout, node.partitions[self._at])
-                self._block = None if chunk is None else read_only(chunk.block)
-            if self._block is not None and self._used < self._block.count:
-                start, self._used = self._used, min(self._used + limit, self._block.count)
-                return self._block.part(start, self._used)
-            self._at, self._used, self._block = self._at + 1, 0, None
-        return None
-
-    def state(self) -> State:
-        return [self._at, self._used]
 
 
 _READ_AT_ONCE = 1 << 13
@@ -106,16 +108,6 @@ class StoreContents(NamedTuple):
     read: Sequence[list[Any]] = ()
 
 
-class Sender(Protocol):
-    """Sends messages to other processes."""
-
-    def send(self, address: str, data: bytes) -> None:
-        """Send an argument for `Memory.receive`; may return before it has arrived."""
-
-    def settle(self) -> None:
-        """Wait until everything has arrived; raise if something has not."""
-
-
 class Memory:
     """Holds partitions.
 
@@ -134,7 +126,9 @@ class Memory:
     address : str
         Where other processes send examples.
     sender : callable, optional
-        Returns what sends examples to other processes, if there are any.
+        Returns what sends examples to other processes, if there are any: ``send(address, data)``
+        sends an argument for `receive`, and may return before it has arrived; ``settle()`` waits
+        until everything has arrived, and raises if something has not.
 
     Attributes
     ----------
@@ -150,7 +144,7 @@ class Memory:
         limit: int,
         folder: str,
         address: str = "",
-        sender: Callable[[], Sender] | None = None,
+        sender: Callable[[], Any] | None = None,
     ) -> None:
         self._sources, self._seed, self._batch_size = sources, seed, batch_size
         self._address, self._sender = address, sender
@@ -328,23 +322,18 @@ class Memory:
             for number in numbers:
                 self._store.rename(unfinished, number, generation)
         except BaseException:  # whatever ends it: nothing unfinished is left
-            for number in numbers:
-                self._store.drop(unfinished, number)
+            self._store.forget(unfinished)
             raise
         return read
 
     def _read(self, source: int, read: list[list[Any]]) -> Iterator[NumberedExamples]:
         counters = Counters(partitions=read)
-        reader = Reader(self._sources[source].node, Context(self._seed, counters=counters))
-        try:
+        context = Context(self._seed, counters=counters)
+        with closing(Reader(self._sources[source].node, context)) as reader:
             while (block := reader.take(_READ_AT_ONCE)) is not None:
-                first = reader.position - block.count
+                numbers = numbered(source, reader.position - block.count, block.count)
                 # Without origins, which would often take more memory than the examples.
-                yield NumberedExamples(
-                    numbered(source, first, block.count), block._replace(origin=None)
-                )
-        finally:
-            reader.close()
+                yield NumberedExamples(numbers, block._replace(origin=None))
 
 
 def _parts(chunks: Iterable[NumberedExamples], size: int) -> Iterator[NumberedExamples]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from psnb._src.data.block import Block, Column, Origin, block_of, stack
+from psnb._src.data.block import Block, Column, Origin, block_of, leaf_name, stack
 from psnb._src.data.nesting import (
     Nesting,
     flatten,
@@ -20,10 +20,10 @@ from psnb._src.data.nesting import (
     paths,
     unflatten,
 )
-from psnb._src.data.node import Context, Node, NodeIterator, State
-from psnb._src.data.nodes.base import SingleInputIterator
+from psnb._src.data.node import Context, Node, PartsIterator, State
 from psnb._src.data.nodes.sources import Slices
 from psnb._src.data.ragged import Ragged, as_rows
+from psnb._src.data.reader import Reader, SingleInputIterator
 from psnb._src.data.spec import ArraySpec, DatasetSpec, Spec, of_arrays
 from psnb._src.utils.text import with_article
 from psnb.errors import DatasetError
@@ -33,6 +33,7 @@ from psnb.errors import DatasetError
 class Batching(Node):
     """Base of nodes that make one element of ``batch_size``; the last may be of fewer."""
 
+    iterator: ClassVar[Any] = SingleInputIterator
     ahead: ClassVar[int] = 1
     local: ClassVar[bool] = True
 
@@ -40,8 +41,27 @@ class Batching(Node):
     batch_size: int
     drop_remainder: bool = False
 
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        return _BatchIterator(self, context, state)
+    def pull(self, reader: Reader, limit: int) -> Block | None:
+        block = reader.take_exactly(self.batch_size)
+        if block is None or (block.count < self.batch_size and self.drop_remainder):
+            return None
+        try:
+            return self.as_one(block)
+        except DatasetError as error:
+            number = (reader.position - 1) // self.batch_size
+            raise self.error(number, str(error), block.place(0)) from error
+
+    def as_one(self, block: Block) -> Block:
+        """Return all elements of a block as one batch.
+
+        Raises
+        ------
+        DatasetError
+            If they cannot be joined.
+        """
+        columns = tuple(_alone(self.join(block, index)) for index in range(len(block.columns)))
+        origin = block.origin and Origin(*(part[:1] for part in block.origin))
+        return Block(block.nesting, columns, 1, origin, loose=True)
 
     @abstractmethod
     def join(self, block: Block, index: int) -> Any:
@@ -104,9 +124,10 @@ class RaggedBatch(Batching):
         column = block.columns[index]
         if isinstance(column, Ragged):
             return column
-        if _is_text(column, block, index) or column.ndim == 1 or self._fixed(block, index):
+        if _is_text(column, block, index) or column.ndim == 1:
             return column
-        return as_rows(column)
+        fixed = not block.loose if self._shapes is None else None not in self._shapes[index]
+        return column if fixed else as_rows(column)
 
     def spec(self, run: bool) -> Spec:
         """Return the input's spec with one more axis; if it is not known, the first batch's."""
@@ -125,12 +146,6 @@ class RaggedBatch(Batching):
         """The leaves' shapes, as far as they are known without running anything."""
         spec = self.source.spec(run=False)
         return None if not of_arrays(spec) else [leaf.shape for leaf in flatten(spec)[0]]
-
-    def _fixed(self, block: Block, index: int) -> bool:
-        """Return whether a leaf is known to be of one shape."""
-        if self._shapes is None:
-            return not block.loose
-        return None not in self._shapes[index]
 
 
 def _is_text(column: np.ndarray, block: Block, index: int) -> bool:
@@ -151,7 +166,7 @@ def _of_any(leaf: ArraySpec, size: int | None) -> ArraySpec:
 
 def named(block: Block, index: int) -> str:
     """Return what a leaf is called in messages."""
-    return paths(block.nesting)[index] or "the element"
+    return leaf_name(paths(block.nesting)[index])
 
 
 def different(block: Block, index: int, what: str) -> DatasetError:
@@ -159,32 +174,6 @@ def different(block: Block, index: int, what: str) -> DatasetError:
     return DatasetError(
         f"{named(block, index)} cannot be stacked: {what}; use padded_batch or ragged_batch"
     )
-
-
-class _BatchIterator(SingleInputIterator[Batching]):
-    def next_block(self, limit: int) -> Block | None:
-        node = self._node
-        block = self._reader.take_exactly(node.batch_size)
-        if block is None or (block.count < node.batch_size and node.drop_remainder):
-            return None
-        try:
-            return as_one(node, block)
-        except DatasetError as error:
-            number = (self._reader.position - 1) // node.batch_size
-            raise node.error(number, str(error), block.place(0)) from error
-
-
-def as_one(node: Batching, block: Block) -> Block:
-    """Return all elements of a block as one batch.
-
-    Raises
-    ------
-    DatasetError
-        If they cannot be joined.
-    """
-    columns = tuple(_alone(node.join(block, index)) for index in range(len(block.columns)))
-    origin = block.origin and Origin(*(part[:1] for part in block.origin))
-    return Block(block.nesting, columns, 1, origin, loose=True)
 
 
 def _alone(leaf: Any) -> Column:
@@ -305,55 +294,24 @@ def _shapes(block: Block, index: int) -> np.ndarray:
     return np.broadcast_to(shape, (len(column), len(shape)))
 
 
-@dataclass(frozen=True, eq=False)
-class Unbatch(Node):
-    """Makes each row of an element an element."""
-
-    name: ClassVar[str] = "unbatch"
-    local: ClassVar[bool] = True
-
-    source: Node
-
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        return _UnbatchIterator(self, context, state)
-
-    def spec(self, run: bool) -> Spec:
-        """Return the input's spec with an axis less."""
-        spec = self.source.spec(run)
-        if not of_arrays(spec):
-            return None
-        return map_leaves(lambda leaf: ArraySpec(leaf.shape[1:], leaf.dtype), spec)
-
-
-class _UnbatchIterator(SingleInputIterator[Unbatch]):
+class _UnbatchIterator(PartsIterator, SingleInputIterator["Unbatch"]):
     """The state: the reader's before the element at hand, and how many of its rows were taken."""
 
     def __init__(self, node: Unbatch, context: Context, state: State) -> None:
         self._before: State
-        self._taken: int
-        self._before, self._taken = state or (None, 0)
+        self._before, used = state or (None, 0)
         super().__init__(node, context, self._before)
-        self._rows: Block | None = None
-        if self._taken:
-            taken = self._taken
-            self._next()
-            self._taken = taken
-
-    def next_block(self, limit: int) -> Block | None:
-        while self._rows is None or self._taken == self._rows.count:
-            if not self._next():
-                return None
-        start = self._taken
-        self._taken = min(start + limit, self._rows.count)
-        return self._rows.part(start, self._taken)
+        if used:
+            self._advance()
+            self._used = used
 
     def state(self) -> State:
-        if self._rows is None or self._taken == self._rows.count:
+        if self._block is None or self._used == self._block.count:
             return [self._reader.state(), 0]
-        return [self._before, self._taken]
+        return [self._before, self._used]
 
-    def _next(self) -> bool:
-        self._rows, self._before = None, self._reader.state()
+    def _advance(self) -> bool:
+        self._block, self._before = None, self._reader.state()
         block = self._reader.take(1)
         if block is None:
             return False
@@ -363,8 +321,26 @@ class _UnbatchIterator(SingleInputIterator[Unbatch]):
             position = self._reader.position - 1
             raise self._node.error(position, str(error), block.place(0)) from error
         origin = block.origin and Origin(*(part.repeat(rows.count) for part in block.origin))
-        self._rows, self._taken = rows._replace(origin=origin, loose=block.loose), 0
+        self._block, self._used = rows._replace(origin=origin, loose=block.loose), 0
         return True
+
+
+@dataclass(frozen=True, eq=False)
+class Unbatch(Node):
+    """Makes each row of an element an element."""
+
+    name: ClassVar[str] = "unbatch"
+    iterator: ClassVar[Any] = _UnbatchIterator
+    local: ClassVar[bool] = True
+
+    source: Node
+
+    def spec(self, run: bool) -> Spec:
+        """Return the input's spec with an axis less."""
+        spec = self.source.spec(run)
+        if not of_arrays(spec):
+            return None
+        return map_leaves(lambda leaf: ArraySpec(leaf.shape[1:], leaf.dtype), spec)
 
 
 @dataclass(frozen=True, eq=False)
@@ -372,6 +348,7 @@ class Window(Node):
     """Datasets of ``size`` elements, ``stride`` apart, each ``shift`` after the one before."""
 
     name: ClassVar[str] = "window"
+    iterator: ClassVar[Any] = SingleInputIterator
     ahead: ClassVar[int] = 1
 
     source: Node
@@ -382,8 +359,22 @@ class Window(Node):
     dataset: Callable[[Node], Any]
     """Makes a dataset of a node."""
 
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        return _WindowIterator(self, context, state)
+    def pull(self, reader: Reader, limit: int) -> Block | None:
+        span = (self.size - 1) * self.stride + 1
+        block = reader.take_exactly(span)
+        if block is None or (self.drop_remainder and block.count < span):
+            return None
+        if self.shift < block.count:
+            reader.put_back(block.part(self.shift, block.count))
+        elif self.shift > span and block.count == span:
+            reader.skip(self.shift - span)
+        rows = block.take(np.arange(0, block.count, self.stride))
+        columns = tuple(
+            stack([self.dataset(Slices(Block(None, (column,), rows.count, loose=rows.loose)))])
+            for column in rows.columns
+        )
+        origin = rows.origin and Origin(*(part[:1] for part in rows.origin))
+        return Block(block.nesting, columns, 1, origin)
 
     def spec(self, run: bool) -> Spec:
         """Return a dataset for each leaf."""
@@ -393,23 +384,3 @@ class Window(Node):
     def parameters(self) -> list[str]:
         """Return the lengths that the user gave."""
         return [text for text in super().parameters() if "=" in text]
-
-
-class _WindowIterator(SingleInputIterator[Window]):
-    def next_block(self, limit: int) -> Block | None:
-        node = self._node
-        span = (node.size - 1) * node.stride + 1
-        block = self._reader.take_exactly(span)
-        if block is None or (node.drop_remainder and block.count < span):
-            return None
-        if node.shift < block.count:
-            self._reader.put_back(block.part(node.shift, block.count))
-        elif node.shift > span and block.count == span:
-            self._reader.skip(node.shift - span)
-        rows = block.take(np.arange(0, block.count, node.stride))
-        columns = tuple(
-            stack([node.dataset(Slices(Block(None, (column,), rows.count, loose=rows.loose)))])
-            for column in rows.columns
-        )
-        origin = rows.origin and Origin(*(part[:1] for part in rows.origin))
-        return Block(block.nesting, columns, 1, origin)

@@ -15,75 +15,12 @@ import numpy as np
 
 from psnb._src.data.block import BLOCK, Block, concatenate
 from psnb._src.data.nesting import map_leaves
-from psnb._src.data.node import Context, Node, NodeIterator, State
-from psnb._src.data.nodes.base import ReadingIterator, call, failure
-from psnb._src.data.nodes.batching import Batch, Batching, PaddedBatch, as_one, filled
-from psnb._src.data.reader import ENOUGH, Reader
+from psnb._src.data.node import Context, Node, State
+from psnb._src.data.nodes.batching import Batch, Batching, PaddedBatch, filled
+from psnb._src.data.reader import ENOUGH, Reader, ReadingIterator, call, failure
 from psnb._src.data.spec import Spec, of_arrays
 from psnb._src.utils.checks import is_integer
 from psnb.errors import DatasetError
-
-
-@dataclass(frozen=True, eq=False)
-class Buckets(Node):
-    """Batches of elements whose lengths are between the same two boundaries."""
-
-    name: ClassVar[str] = "bucket_by_sequence_length"
-    local: ClassVar[bool] = True
-    ahead: ClassVar[int] = 1
-
-    source: Node
-    element_length_func: Callable[..., Any]
-    bucket_boundaries: tuple[int, ...]
-    bucket_batch_sizes: tuple[int, ...]
-    padded_shapes: Any = None
-    padding_values: Any = None
-    pad_to_bucket_boundary: bool = False
-    no_padding: bool = False
-    drop_remainder: bool = False
-
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        return _BucketsIterator(self, context, state)
-
-    def batching(self, bucket: int) -> Batching:
-        """Return what makes the batches of a bucket.
-
-        Raises
-        ------
-        DatasetError
-            If the bucket has no boundary, and its elements should be padded to it.
-        """
-        size = self.bucket_batch_sizes[bucket]
-        if self.no_padding:
-            return Batch(self.source, size, self.drop_remainder)
-        shapes = self.padded_shapes
-        if self.pad_to_bucket_boundary:
-            if bucket == len(self.bucket_boundaries):
-                raise DatasetError(
-                    f"a length is {self.bucket_boundaries[-1]} or more, and with "
-                    "pad_to_bucket_boundary each must be below the last boundary"
-                )
-            shapes = filled(self._shapes(), self.bucket_boundaries[bucket] - 1)
-        return PaddedBatch(self.source, size, self.drop_remainder, shapes, self.padding_values)
-
-    def spec(self, run: bool) -> Spec:
-        """Return the input's spec, padded, with one more axis."""
-        if self.no_padding:
-            spec = self.source.spec(run)
-            return map_leaves(lambda leaf: leaf.batched(None), spec) if of_arrays(spec) else None
-        return PaddedBatch(self.source, 1, False, self.padded_shapes).spec(run)
-
-    def _shapes(self) -> Any:
-        """Return the shapes to pad to, as far as they are known."""
-        if self.padded_shapes is not None:
-            return self.padded_shapes
-        spec = self.source.spec(run=False)
-        if not of_arrays(spec):
-            raise DatasetError(
-                "which axes to pad to the bucket's boundary is not known, as a function makes the "
-                "elements: say it with padded_shapes, None for such an axis"
-            )
-        return map_leaves(lambda leaf: list(leaf.shape), spec)
 
 
 class _BucketsIterator(ReadingIterator):
@@ -115,7 +52,8 @@ class _BucketsIterator(ReadingIterator):
         return None
 
     def state(self) -> State:
-        base = self._bases[self._base_of(self._oldest())][1] if any(self._positions) else None
+        oldest = min((each[0] for each in self._positions if each), default=None)
+        base = None if oldest is None else self._bases[self._base_of(oldest)][1]
         counts = [len(each) for each in self._positions]
         return [self._reader.state(), base, counts, self._batches]
 
@@ -163,14 +101,10 @@ class _BucketsIterator(ReadingIterator):
         self._held[bucket], self._positions[bucket] = [], []
         number, self._batches = self._batches, self._batches + 1
         try:
-            block = concatenate(held)
-            return as_one(self._node.batching(bucket), block)
+            return self._node.batching(bucket).as_one(concatenate(held))
         except DatasetError as error:
             which = f"of input elements {positions[0]} to {positions[-1]}: "
             raise self._node.error(number, f"{which}{error}", held[0].place(0)) from error
-
-    def _oldest(self) -> int:
-        return min(each[0] for each in self._positions if each)
 
     def _base_of(self, position: int) -> int:
         return bisect_right(self._bases, position, key=lambda base: base[0]) - 1
@@ -198,18 +132,75 @@ class _BucketsIterator(ReadingIterator):
                 raise DatasetError(
                     f"{self._node.name}: the input has fewer elements than when the state was taken"
                 )
-            self._put_again(block, counts)
+            first = self._reader.position - block.count
+            for index in range(block.count):
+                try:
+                    bucket = self._bucket_of(block.element(index))
+                except Exception:  # it was raised before
+                    continue
+                # Of each bucket the last ones stay.
+                self._held[bucket].append(block.take(np.array([index])))
+                self._positions[bucket].append(first + index)
+                del self._held[bucket][: -counts[bucket] or None]
+                del self._positions[bucket][: -counts[bucket] or None]
         self._reader.close()
 
-    def _put_again(self, block: Block, counts: list[int]) -> None:
-        """Put elements into buckets, of which the last ones stay."""
-        first = self._reader.position - block.count
-        for index in range(block.count):
-            try:
-                bucket = self._bucket_of(block.element(index))
-            except Exception:  # it was raised before
-                continue
-            self._held[bucket].append(block.take(np.array([index])))
-            self._positions[bucket].append(first + index)
-            del self._held[bucket][: -counts[bucket] or None]
-            del self._positions[bucket][: -counts[bucket] or None]
+
+@dataclass(frozen=True, eq=False)
+class Buckets(Node):
+    """Batches of elements whose lengths are between the same two boundaries."""
+
+    name: ClassVar[str] = "bucket_by_sequence_length"
+    iterator: ClassVar[Any] = _BucketsIterator
+    local: ClassVar[bool] = True
+    ahead: ClassVar[int] = 1
+
+    source: Node
+    element_length_func: Callable[..., Any]
+    bucket_boundaries: tuple[int, ...]
+    bucket_batch_sizes: tuple[int, ...]
+    padded_shapes: Any = None
+    padding_values: Any = None
+    pad_to_bucket_boundary: bool = False
+    no_padding: bool = False
+    drop_remainder: bool = False
+
+    def batching(self, bucket: int) -> Batching:
+        """Return what makes the batches of a bucket.
+
+        Raises
+        ------
+        DatasetError
+            If the bucket has no boundary, and its elements should be padded to it.
+        """
+        size = self.bucket_batch_sizes[bucket]
+        if self.no_padding:
+            return Batch(self.source, size, self.drop_remainder)
+        shapes = self.padded_shapes
+        if self.pad_to_bucket_boundary:
+            if bucket == len(self.bucket_boundaries):
+                raise DatasetError(
+                    f"a length is {self.bucket_boundaries[-1]} or more, and with "
+                    "pad_to_bucket_boundary each must be below the last boundary"
+                )
+            shapes = filled(self._shapes(), self.bucket_boundaries[bucket] - 1)
+        return PaddedBatch(self.source, size, self.drop_remainder, shapes, self.padding_values)
+
+    def spec(self, run: bool) -> Spec:
+        """Return the input's spec, padded, with one more axis."""
+        if self.no_padding:
+            spec = self.source.spec(run)
+            return map_leaves(lambda leaf: leaf.batched(None), spec) if of_arrays(spec) else None
+        return PaddedBatch(self.source, 1, False, self.padded_shapes).spec(run)
+
+    def _shapes(self) -> Any:
+        """Return the shapes to pad to, as far as they are known."""
+        if self.padded_shapes is not None:
+            return self.padded_shapes
+        spec = self.source.spec(run=False)
+        if not of_arrays(spec):
+            raise DatasetError(
+                "which axes to pad to the bucket's boundary is not known, as a function makes the "
+                "elements: say it with padded_shapes, None for such an axis"
+            )
+        return map_leaves(lambda leaf: list(leaf.shape), spec)

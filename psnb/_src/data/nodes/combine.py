@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,45 +13,11 @@ import numpy as np
 from psnb._src.data.block import Block, concatenate
 from psnb._src.data.nesting import Nesting, flatten, unflatten
 from psnb._src.data.node import INFINITE, UNKNOWN, Context, Indexed, Node, NodeIterator, State
-from psnb._src.data.nodes.base import ReadingIterator, call, failure
 from psnb._src.data.nodes.indexed import Joined, Zipped, all_indexed, together
 from psnb._src.data.random import mixed, uniforms
-from psnb._src.data.reader import Reader
+from psnb._src.data.reader import Reader, ReadingIterator, call, failure
 from psnb._src.data.spec import Spec, merged
 from psnb.errors import DatasetError
-
-
-@dataclass(frozen=True, eq=False)
-class Zip(Node):
-    """Ends with the shortest."""
-
-    name: ClassVar[str] = "zip"
-
-    sources: tuple[Node, ...]
-    nesting: Nesting
-
-    def begin(self, context: Context, state: State) -> NodeIterator:
-        return _ZipIterator(self, context, state)
-
-    def indexed(self) -> Indexed | None:
-        several = all_indexed(self.sources)
-        return None if several is None else Zipped(self.nesting, several)
-
-    def spec(self, run: bool) -> Spec:
-        """Return the specs of the inputs, nested."""
-        specs = [each.spec(run) for each in self.sources]
-        return None if None in specs else unflatten(self.nesting, iter(specs))
-
-    def cardinality(self) -> int:
-        counts = [each.cardinality() for each in self.sources]
-        finite = [count for count in counts if count >= 0]
-        if UNKNOWN in counts:
-            return UNKNOWN
-        return min(finite) if finite else INFINITE
-
-    def parameters(self) -> list[str]:
-        """Return none: its inputs are drawn."""
-        return []
 
 
 class _SeveralInputsIterator(NodeIterator):
@@ -95,48 +62,60 @@ class _ZipIterator(_SeveralInputsIterator):
 
 
 @dataclass(frozen=True, eq=False)
-class Concatenate(Node):
-    """The elements of the first dataset, then of the second."""
-
-    name: ClassVar[str] = "concatenate"
+class _SeveralInputs(Node):
+    """Base of nodes whose elements are those of several inputs."""
 
     sources: tuple[Node, ...]
 
-    def begin(self, context: Context, state: State) -> NodeIterator:
-        return _ConcatenateIterator(self, context, state)
+    def spec(self, run: bool) -> Spec:
+        """Return the spec of elements of any of the inputs; None if one is unknown.
+
+        Raises
+        ------
+        DatasetError
+            If they differ in structure or dtype.
+        """
+        specs = [each.spec(run) for each in self.sources]
+        if any(spec is None for spec in specs):
+            return None
+        leaves, nesting = flatten(specs[0])
+        for spec in specs[1:]:
+            others, other_nesting = flatten(spec)
+            found = [merged(a, b) for a, b in zip(leaves, others, strict=False)]
+            if other_nesting != nesting or None in found:
+                raise DatasetError(f"datasets have different elements: {specs[0]} and {spec}")
+            leaves = found
+        return unflatten(nesting, iter(leaves))
+
+
+@dataclass(frozen=True, eq=False)
+class Zip(_SeveralInputs):
+    """Ends with the shortest."""
+
+    name: ClassVar[str] = "zip"
+    iterator: ClassVar[Any] = _ZipIterator
+
+    nesting: Nesting
 
     def indexed(self) -> Indexed | None:
         several = all_indexed(self.sources)
-        return None if several is None else Joined(self, several)
+        return None if several is None else Zipped(self.nesting, several)
 
     def spec(self, run: bool) -> Spec:
-        return common_spec([each.spec(run) for each in self.sources])
+        """Return the specs of the inputs, nested."""
+        specs = [each.spec(run) for each in self.sources]
+        return None if None in specs else unflatten(self.nesting, iter(specs))
 
     def cardinality(self) -> int:
         counts = [each.cardinality() for each in self.sources]
-        if INFINITE in counts:
-            return INFINITE
-        return UNKNOWN if UNKNOWN in counts else sum(counts)
+        finite = [count for count in counts if count >= 0]
+        if UNKNOWN in counts:
+            return UNKNOWN
+        return min(finite) if finite else INFINITE
 
-
-def common_spec(specs: list[Spec]) -> Spec:
-    """Return the spec of elements of any of the specs; None if one is unknown.
-
-    Raises
-    ------
-    DatasetError
-        If they differ in structure or dtype.
-    """
-    if any(spec is None for spec in specs):
-        return None
-    leaves, nesting = flatten(specs[0])
-    for spec in specs[1:]:
-        others, other_nesting = flatten(spec)
-        found = [merged(a, b) for a, b in zip(leaves, others, strict=False)]
-        if other_nesting != nesting or None in found:
-            raise DatasetError(f"datasets have different elements: {specs[0]} and {spec}")
-        leaves = found
-    return unflatten(nesting, iter(leaves))
+    def parameters(self) -> list[str]:
+        """Return none: its inputs are drawn."""
+        return []
 
 
 class _ConcatenateIterator(ReadingIterator):
@@ -166,28 +145,21 @@ class _ConcatenateIterator(ReadingIterator):
 
 
 @dataclass(frozen=True, eq=False)
-class Sample(Node):
-    """Each element is drawn, by weight, from a dataset that has not ended."""
+class Concatenate(_SeveralInputs):
+    """The elements of the first dataset, then of the second."""
 
-    name: ClassVar[str] = "sample_from_datasets"
+    name: ClassVar[str] = "concatenate"
+    iterator: ClassVar[Any] = _ConcatenateIterator
 
-    sources: tuple[Node, ...]
-    weights: tuple[float, ...]
-    seed: int | None = None
-    stop_on_empty_dataset: bool = False
-
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        return _SampleIterator(self, context, state)
-
-    def spec(self, run: bool) -> Spec:
-        return common_spec([each.spec(run) for each in self.sources])
+    def indexed(self) -> Indexed | None:
+        several = all_indexed(self.sources)
+        return None if several is None else Joined(self, several)
 
     def cardinality(self) -> int:
-        """Return the sum; unknown if all end with the first."""
         counts = [each.cardinality() for each in self.sources]
-        if self.stop_on_empty_dataset or UNKNOWN in counts:
-            return UNKNOWN
-        return INFINITE if INFINITE in counts else sum(counts)
+        if INFINITE in counts:
+            return INFINITE
+        return UNKNOWN if UNKNOWN in counts else sum(counts)
 
 
 class _SampleIterator(_SeveralInputsIterator):
@@ -256,37 +228,22 @@ class _SampleIterator(_SeveralInputsIterator):
 
 
 @dataclass(frozen=True, eq=False)
-class Interleave(Node):
-    """Takes ``block_length`` elements in turn from each of ``cycle_length`` datasets."""
+class Sample(_SeveralInputs):
+    """Each element is drawn, by weight, from a dataset that has not ended."""
 
-    name: ClassVar[str] = "interleave"
-    local: ClassVar[bool] = True
-    opaque: ClassVar[bool] = True
-    ahead: ClassVar[int] = 1  # the function may have side effects, or be slow
+    name: ClassVar[str] = "sample_from_datasets"
+    iterator: ClassVar[Any] = _SampleIterator
 
-    source: Node
-    function: Callable[..., Any]
-    cycle_length: int
-    block_length: int
+    weights: tuple[float, ...]
+    seed: int | None = None
+    stop_on_empty_dataset: bool = False
 
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        return _InterleaveIterator(self, context, state)
-
-
-@dataclass(frozen=True, eq=False)
-class FlatMap(Interleave):
-    """One dataset after another."""
-
-    name: ClassVar[str] = "flat_map"
-
-    cycle_length: int = 1
-    block_length: int = sys.maxsize
-
-
-@dataclass
-class _OpenDataset:
-    before: State  # the outer reader's, before the element that the dataset was made of
-    reader: Reader
+    def cardinality(self) -> int:
+        """Return the sum; unknown if all end with the first."""
+        counts = [each.cardinality() for each in self.sources]
+        if self.stop_on_empty_dataset or UNKNOWN in counts:
+            return UNKNOWN
+        return INFINITE if INFINITE in counts else sum(counts)
 
 
 class _InterleaveIterator(NodeIterator):
@@ -296,13 +253,11 @@ class _InterleaveIterator(NodeIterator):
         self._node, self._context = node, context
         outer, slots, self._turn, self._taken = (None, {}, 0, 0) if state is None else state
         self._outer = Reader(node.source, context.child(0), outer)
-        self._slots: dict[int, _OpenDataset] = {}
+        # Of each dataset its reader, and the outer one's state before the element it was made of.
+        self._slots: dict[int, tuple[Reader, State]] = {}
         for number, (before, inner) in slots.items():
-            again = Reader(node.source, context.child(0), before)
-            try:
+            with closing(Reader(node.source, context.child(0), before)) as again:
                 opened = self._open(again, before, inner)
-            finally:
-                again.close()
             if opened is not None:
                 self._slots[int(number)] = opened
         self._ended = False
@@ -311,13 +266,13 @@ class _InterleaveIterator(NodeIterator):
         while True:
             slot = self._slots.get(self._turn)
             if slot is not None:
-                block = slot.reader.take(min(limit, self._node.block_length - self._taken))
+                block = slot[0].take(min(limit, self._node.block_length - self._taken))
                 if block is not None:
                     self._taken += block.count
                     if self._taken == self._node.block_length:
                         self._advance()
                     return block
-                slot.reader.close()
+                slot[0].close()
                 del self._slots[self._turn]
                 self._advance()
             elif not self._ended:
@@ -332,7 +287,7 @@ class _InterleaveIterator(NodeIterator):
                 return None
 
     def state(self) -> State:
-        slots = {str(n): [each.before, each.reader.state()] for n, each in self._slots.items()}
+        slots = {str(n): [before, reader.state()] for n, (reader, before) in self._slots.items()}
         return [self._outer.state(), slots, self._turn, self._taken]
 
     def level(self) -> tuple[int, int] | None:
@@ -340,14 +295,14 @@ class _InterleaveIterator(NodeIterator):
         return None if cycle == 1 else (len(self._slots), cycle)
 
     def close(self) -> None:
-        for slot in self._slots.values():
-            slot.reader.close()
+        for reader, _ in self._slots.values():
+            reader.close()
         self._outer.close()
 
     def _advance(self) -> None:
         self._turn, self._taken = (self._turn + 1) % self._node.cycle_length, 0
 
-    def _open(self, outer: Reader, before: State, inner: State) -> _OpenDataset | None:
+    def _open(self, outer: Reader, before: State, inner: State) -> tuple[Reader, State] | None:
         block = outer.take(1)
         if block is None:
             return None
@@ -360,6 +315,32 @@ class _InterleaveIterator(NodeIterator):
                     f"the function must return a Dataset, found a {type(made).__name__}"
                 )
             context = self._context.child(1).element(position)
-            return _OpenDataset(before, Reader(node, context, inner))
+            return Reader(node, context, inner), before
         except Exception as error:  # the user's function may raise anything
             raise failure(self._node, position, error, block, 0) from error
+
+
+@dataclass(frozen=True, eq=False)
+class Interleave(Node):
+    """Takes ``block_length`` elements in turn from each of ``cycle_length`` datasets."""
+
+    name: ClassVar[str] = "interleave"
+    iterator: ClassVar[Any] = _InterleaveIterator
+    local: ClassVar[bool] = True
+    opaque: ClassVar[bool] = True
+    ahead: ClassVar[int] = 1  # the function may have side effects, or be slow
+
+    source: Node
+    function: Callable[..., Any]
+    cycle_length: int
+    block_length: int
+
+
+@dataclass(frozen=True, eq=False)
+class FlatMap(Interleave):
+    """One dataset after another."""
+
+    name: ClassVar[str] = "flat_map"
+
+    cycle_length: int = 1
+    block_length: int = sys.maxsize

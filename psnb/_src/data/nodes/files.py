@@ -9,9 +9,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from psnb._src.data.block import Block, Origin
+from psnb._src.data.block import Block, Origin, objects
+from psnb._src.data.formats.files import translated
 from psnb._src.data.nesting import flatten
-from psnb._src.data.node import UNKNOWN, Context, Indexed, Node, NodeIterator, State
+from psnb._src.data.node import UNKNOWN, Context, Indexed, Node, PartsIterator, State
 from psnb._src.data.nodes.indexed import SelectedRows
 from psnb._src.data.nodes.sources import Slices
 from psnb._src.data.ragged import Ragged
@@ -36,7 +37,7 @@ class FileNames(Slices):
 
 def file_names(names: Sequence[str], *, partial: bool = False) -> FileNames:
     """Return the node of some paths."""
-    return FileNames(Block(None, (_texts(names),), len(names)), partial)
+    return FileNames(Block(None, (objects(names),), len(names)), partial)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,17 +53,11 @@ class FileShares(Node):
     def indexed(self) -> Indexed:
         """Return the shares, none of which is empty."""
         count = min(self.readers, len(self.names))
-        shares = [_texts(self.names[reader :: self.readers]) for reader in range(count)]
+        shares = [objects(self.names[reader :: self.readers]) for reader in range(count)]
         return SelectedRows(Block(None, (Ragged.from_rows(shares, object),), count))
 
     def over(self, names: Sequence[str], *, partial: bool = False) -> Node:
         return replace(self, names=tuple(names), partial=partial)
-
-
-def _texts(names: Sequence[str]) -> np.ndarray:
-    column = np.empty(len(names), object)
-    column[:] = names
-    return column
 
 
 class FileRange(NamedTuple):
@@ -81,59 +76,19 @@ class FileRange(NamedTuple):
     end: int | None = None
 
 
-class RecordChunk(Protocol):
-    """Consecutive records of a file, with a leading axis of ``count``."""
-
-    @property
-    def columns(self) -> Any:
-        """Return an array or `Ragged`, or a structure of them."""
-
-    @property
-    def count(self) -> int:
-        """Return how many."""
-
-    @property
-    def first(self) -> int:
-        """Return the number of the first one."""
-
-    @property
-    def next_offset(self) -> int:
-        """Return the offset at which reading can continue after them."""
-
-
 class Format(Protocol):
     """A reader of one file format."""
 
-    def read(self, path: str, offset: int, first: int, end: int | None) -> Iterator[RecordChunk]:
-        """Yield the records that begin in ``[offset, end)``; ``first`` numbers the first one."""
+    def read(self, path: str, offset: int, first: int, end: int | None) -> Iterator[Any]:
+        """Yield the records that begin in ``[offset, end)``; ``first`` numbers the first one.
+
+        They come as chunks of consecutive ones, with ``columns``, an array or `Ragged` with a
+        leading axis of ``count``, or a structure of them; ``first``, the number of the first one;
+        and ``next_offset``, the offset at which reading can continue after them.
+        """
 
 
-@dataclass(frozen=True, eq=False)
-class Files(Node):
-    """The records of some files, one file after another."""
-
-    name: ClassVar[str] = "files"
-    opaque: ClassVar[bool] = True
-
-    format: Format
-    files: tuple[FileRange, ...]
-    partial: bool = field(default=False, repr=False)
-
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        """Begin; files are opened when they are read."""
-        return _FilesIterator(self, context, state)
-
-    def cardinality(self) -> int:
-        """Return how many records there are, if the format's files say so."""
-        counts = getattr(self.format, "cardinality", None)
-        return UNKNOWN if counts is None else sum(counts(*each) for each in self.files)
-
-    def brief(self) -> str:
-        """Return the format's name: files differ from part to part of a dataset."""
-        return f"{self.name}({type(self.format).__name__})"
-
-
-class _FilesIterator(NodeIterator):
+class _FilesIterator(PartsIterator):
     """The state: file, where its chunk begins, the number of its first record, how many to skip."""
 
     def __init__(self, node: Files, context: Context, state: State) -> None:
@@ -143,23 +98,13 @@ class _FilesIterator(NodeIterator):
         self._first: int
         self._skip: int
         self._file, self._offset, self._first, self._skip = state or (0, None, 0, 0)
-        self._chunks: Iterator[RecordChunk] | None = None
-        self._chunk: Block | None = None
-        self._used = 0
+        self._chunks: Iterator[Any] | None = None
         self._next = self._offset, self._first  # where the chunk after this one begins
 
-    def next_block(self, limit: int) -> Block | None:
-        while self._chunk is None or self._used == self._chunk.count:
-            if not self._read():
-                return None
-        start, stop = self._used, min(self._used + limit, self._chunk.count)
-        self._used = stop
-        return self._chunk.part(start, stop)
-
     def state(self) -> State:
-        if self._chunk is not None and self._used == self._chunk.count:
+        if self._block is not None and self._used == self._block.count:
             return [self._file, *self._next, 0]
-        used = self._skip if self._chunk is None else self._used
+        used = self._skip if self._block is None else self._used
         return [self._file, self._offset, self._first, used]
 
     def close(self) -> None:
@@ -168,24 +113,22 @@ class _FilesIterator(NodeIterator):
             close()
         self._chunks = None
 
-    def _read(self) -> bool:
-        """Make the next chunk the current one; return whether there is one."""
-        files = self._node.files
-        while self._file < len(files):
-            path, begin, end = files[self._file]
-            if self._chunk is not None:
+    def _advance(self) -> bool:
+        while self._file < len(self._node.files):
+            path, begin, end = self._node.files[self._file]
+            if self._block is not None:
                 self._offset, self._first = self._next
-                self._chunk = None
-            if self._chunks is None:
-                offset = begin if self._offset is None else self._offset
-                self._chunks = iter(self._node.format.read(path, offset, self._first, end))
+                self._block = None
             try:
-                records = next(self._chunks, None)
-            except Exception as error:  # a user's own format may raise anything
+                with translated(path, path):  # a user's own format may raise anything
+                    if self._chunks is None:
+                        offset = begin if self._offset is None else self._offset
+                        read = self._node.format.read
+                        self._chunks = iter(read(path, offset, self._first, end))
+                    records = next(self._chunks, None)
+            except DatasetError:
                 self._next_file()
-                if isinstance(error, DatasetError) and path in str(error):
-                    raise
-                raise DatasetError(f"{path}: {type(error).__name__}: {error}") from error
+                raise
             if records is None:
                 if self._offset is None and begin == 0:
                     self._context.note_empty(path)
@@ -196,17 +139,38 @@ class _FilesIterator(NodeIterator):
             numbers = np.arange(records.first, records.first + records.count)
             origin = Origin(np.full(records.count, path, object), numbers)
             loose = getattr(records, "loose", False)  # a format of the user's has none
-            self._chunk = Block(nesting, tuple(leaves), records.count, origin, loose)
+            self._block = Block(nesting, tuple(leaves), records.count, origin, loose)
             self._used, self._skip = self._skip, 0
             self._next = records.next_offset, records.first + records.count
-            if self._used < records.count:
-                return True
+            return True
         return False
 
     def _next_file(self) -> None:
         self.close()
         self._file, self._offset, self._first, self._skip = self._file + 1, None, 0, 0
-        self._chunk, self._next = None, (None, 0)
+        self._block, self._next = None, (None, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Files(Node):
+    """The records of some files, one file after another."""
+
+    name: ClassVar[str] = "files"
+    iterator: ClassVar[Any] = _FilesIterator
+    opaque: ClassVar[bool] = True
+
+    format: Format
+    files: tuple[FileRange, ...]
+    partial: bool = field(default=False, repr=False)
+
+    def cardinality(self) -> int:
+        """Return how many records there are, if the format's files say so."""
+        counts = getattr(self.format, "cardinality", None)
+        return UNKNOWN if counts is None else sum(counts(*each) for each in self.files)
+
+    def brief(self) -> str:
+        """Return the format's name: files differ from part to part of a dataset."""
+        return f"{self.name}({type(self.format).__name__})"
 
 
 def file_ranges(files: Any) -> tuple[FileRange, ...]:

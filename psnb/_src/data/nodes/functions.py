@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,31 +11,14 @@ import numpy as np
 
 from psnb._src.data.block import Block, block_of, copied, made_of
 from psnb._src.data.nesting import as_leaf, flatten, flatten_like, paths, unflatten
-from psnb._src.data.node import Context, Node, NodeIterator, State
-from psnb._src.data.nodes.base import SingleInputIterator, call, failure, take_each
+from psnb._src.data.node import Context, Node, State
 from psnb._src.data.nodes.parallel import ParallelMapIterator
+from psnb._src.data.reader import Reader, SingleInputIterator, call, failure, take_each
 from psnb._src.data.stacker import Stacker
 from psnb.errors import DatasetError
 
 
-@dataclass(frozen=True, eq=False)
-class Scan(Node):
-    """Calls ``function(memory, element)``, which returns the next memory and an element."""
-
-    name: ClassVar[str] = "scan"
-    opaque: ClassVar[bool] = True
-    one_to_one: ClassVar[bool] = True
-    ahead: ClassVar[int] = 1  # the function may have side effects, or be slow
-
-    source: Node
-    initial_state: Any
-    function: Callable[..., Any]
-
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        return _ScanIterator(self, context, state)
-
-
-class _ScanIterator(SingleInputIterator[Scan]):
+class _ScanIterator(SingleInputIterator["Scan"]):
     """The state: the arrays in the memory, and the reader's."""
 
     def __init__(self, node: Scan, context: Context, state: State) -> None:
@@ -50,7 +33,7 @@ class _ScanIterator(SingleInputIterator[Scan]):
         self._stacker = Stacker()
 
     def next_block(self, limit: int) -> Block | None:
-        block = take_each(self._node, self._reader, limit, self._step)
+        block = take_each(self._node, self._reader, limit, self._step, apart=False)
         return None if block is None else self._stacker.block(block.origin)
 
     def state(self) -> State:
@@ -68,6 +51,21 @@ class _ScanIterator(SingleInputIterator[Scan]):
         # Its arguments are its own already.
         pairs = zip(leaves, given, strict=True)
         self._memory = [leaf if leaf is mine else copied(leaf) for leaf, mine in pairs]
+
+
+@dataclass(frozen=True, eq=False)
+class Scan(Node):
+    """Calls ``function(memory, element)``, which returns the next memory and an element."""
+
+    name: ClassVar[str] = "scan"
+    iterator: ClassVar[Any] = _ScanIterator
+    opaque: ClassVar[bool] = True
+    one_to_one: ClassVar[bool] = True
+    ahead: ClassVar[int] = 1  # the function may have side effects, or be slow
+
+    source: Node
+    initial_state: Any
+    function: Callable[..., Any]
 
 
 def next_state(nesting: Any, before: list[Any], returned: Any, element: Any) -> list[Any]:
@@ -116,6 +114,20 @@ def _decoded(encoded: Any) -> Any:
     return data if dtype == "bytes" else np.frombuffer(data, dtype).reshape(shape).copy()[()]
 
 
+class _MapIterator(SingleInputIterator["Map"]):
+    def __init__(self, node: Map, context: Context, state: State) -> None:
+        super().__init__(node, context, state)
+        self._stacker = Stacker()
+
+    def next_block(self, limit: int) -> Block | None:
+        node, reader = self._node, self._reader
+        if node.batched:
+            block = reader.take(limit)
+            return None if block is None else node.apply(block, reader.position - block.count)
+        block = take_each(node, reader, limit, node.function, self._stacker.add)
+        return None if block is None else self._stacker.block(block.origin)
+
+
 @dataclass(frozen=True, eq=False)
 class Map(Node):
     """Applies a function to each element, or to many together."""
@@ -131,35 +143,17 @@ class Map(Node):
     deterministic: bool | None = None
     batched: bool = False
 
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        """Begin; with threads if there are to be parallel calls."""
-        if self.num_parallel_calls is None:
-            kind = _BatchedMapIterator if self.batched else _MapIterator
-            return kind(self, context, state)
-        chosen = self.deterministic
-        return ParallelMapIterator(
-            self,
-            self.source,
-            self.apply_batched if self.batched else self.apply,
-            self.source.ahead if self.batched else 1,
-            context.options.parallelism(self.num_parallel_calls),
-            context.options.deterministic if chosen is None else chosen,
-            context,
-            state,
-        )
+    @property
+    def iterator(self) -> Any:
+        return _MapIterator if self.num_parallel_calls is None else ParallelMapIterator
 
     def apply(self, block: Block, position: int) -> Block:
-        """Return the function's result for a block of one element."""
-        stacker = Stacker()
+        """Return the function's result for a block; of one element, unless it is of batches."""
         try:
-            stacker.add(call(self.function, block.element(0)))
-        except Exception as error:  # the user's function may raise anything
-            raise failure(self, position, error, block, 0) from error
-        return stacker.block(block.origin)
-
-    def apply_batched(self, block: Block, position: int) -> Block:
-        """Return the function's result for a whole block."""
-        try:
+            if not self.batched:
+                stacker = Stacker()
+                stacker.add(call(self.function, block.element(0)))
+                return stacker.block(block.origin)
             made = block_of(call(self.function, block.whole()))
             if made.count != block.count:
                 raise DatasetError(
@@ -177,96 +171,57 @@ class Map(Node):
         return self.source.ahead if self.batched else 1
 
 
-class _MapIterator(SingleInputIterator[Map]):
-    def __init__(self, node: Map, context: Context, state: State) -> None:
-        super().__init__(node, context, state)
-        self._stacker = Stacker()
-
-    def next_block(self, limit: int) -> Block | None:
-        add, function = self._stacker.add, self._node.function
-        block = take_each(
-            self._node, self._reader, limit, lambda element: add(call(function, element))
-        )
-        return None if block is None else self._stacker.block(block.origin)
-
-
-class _BatchedMapIterator(SingleInputIterator[Map]):
-    def next_block(self, limit: int) -> Block | None:
-        block = self._reader.take(limit)
-        if block is None:
-            return None
-        return self._node.apply_batched(block, self._reader.position - block.count)
-
-
 @dataclass(frozen=True, eq=False)
 class Filter(Node):
     """Leaves out the elements for which the predicate is false."""
 
     name: ClassVar[str] = "filter"
+    iterator: ClassVar[Any] = SingleInputIterator
     local: ClassVar[bool] = True
 
     source: Node
     predicate: Callable[..., Any]
     batched: bool = False
 
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        return _FilterIterator(self, context, state)
-
     @property
     def ahead(self) -> int:
         """Return 1: the predicate may have side effects, or be slow."""
         return self.source.ahead if self.batched else 1
 
+    def pull(self, reader: Reader, limit: int) -> Block | None:
+        found: list[bool] = []
 
-class _FilterIterator(SingleInputIterator[Filter]):
-    def next_block(self, limit: int) -> Block | None:
+        def add(result: Any) -> None:
+            found.append(bool(result))
+
         while True:
-            block, chosen = self._mask(limit) if self._node.batched else self._one_by_one(limit)
-            if block is None or len(chosen) == block.count:
-                return block
+            chosen: Any
+            if self.batched:
+                block = reader.take(limit)
+                chosen = block and self._chosen(block, reader.position - block.count)
+            else:
+                found.clear()
+                block = take_each(self, reader, limit, self.predicate, add)
+                chosen = [index for index, wanted in enumerate(found) if wanted]
+            if block is None:
+                return None
             if len(chosen):
-                return block.take(np.asarray(chosen))
+                return block if len(chosen) == block.count else block.take(np.asarray(chosen))
 
-    def _mask(self, limit: int) -> tuple[Block | None, Sequence[int] | np.ndarray]:
-        block = self._reader.take(limit)
-        if block is None:
-            return None, ()
+    def _chosen(self, block: Block, position: int) -> np.ndarray:
         try:
-            mask = np.asarray(call(self._node.predicate, block.whole()))
+            mask = np.asarray(call(self.predicate, block.whole()))
             if mask.shape != (block.count,) or mask.dtype != np.bool_:
                 raise DatasetError(
                     f"the predicate was given {block.count} elements and returned "
                     f"{mask.dtype} {mask.shape}; with batched=True it must return a bool for each"
                 )
         except Exception as error:  # the user's function may raise anything
-            position = self._reader.position - block.count
-            raise failure(self._node, position, error, block, 0) from error
-        return block, np.flatnonzero(mask)
-
-    def _one_by_one(self, limit: int) -> tuple[Block | None, Sequence[int] | np.ndarray]:
-        found: list[Any] = []
-        predicate = self._node.predicate
-        block = take_each(
-            self._node, self._reader, limit, lambda each: found.append(bool(call(predicate, each)))
-        )
-        return block, [index for index, wanted in enumerate(found) if wanted]
+            raise failure(self, position, error, block, 0) from error
+        return np.flatnonzero(mask)
 
 
-@dataclass(frozen=True, eq=False)
-class TakeWhile(Node):
-    """Ends at the first element for which the predicate is false."""
-
-    name: ClassVar[str] = "take_while"
-    ahead: ClassVar[int] = 1  # the predicate may have side effects, or be slow
-
-    source: Node
-    predicate: Callable[..., Any]
-
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        return _TakeWhileIterator(self, context, state)
-
-
-class _TakeWhileIterator(SingleInputIterator[TakeWhile]):
+class _TakeWhileIterator(SingleInputIterator["TakeWhile"]):
     """The state: the reader's, before the element that ends this, which is asked about again."""
 
     def __init__(self, node: TakeWhile, context: Context, state: State) -> None:
@@ -274,9 +229,23 @@ class _TakeWhileIterator(SingleInputIterator[TakeWhile]):
         self._ended = False
 
     def next_block(self, limit: int) -> Block | None:
-        block = None if self._ended else take_each(self._node, self._reader, limit, self._goes_on)
+        if self._ended:
+            return None
+        block = take_each(self._node, self._reader, limit, self._node.predicate, self._goes_on)
         return block if block is not None and block.count else None
 
-    def _goes_on(self, element: Any) -> bool:
-        self._ended = not call(self._node.predicate, element)
+    def _goes_on(self, result: Any) -> bool:
+        self._ended = not result
         return not self._ended
+
+
+@dataclass(frozen=True, eq=False)
+class TakeWhile(Node):
+    """Ends at the first element for which the predicate is false."""
+
+    name: ClassVar[str] = "take_while"
+    iterator: ClassVar[Any] = _TakeWhileIterator
+    ahead: ClassVar[int] = 1  # the predicate may have side effects, or be slow
+
+    source: Node
+    predicate: Callable[..., Any]

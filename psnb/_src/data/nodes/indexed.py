@@ -8,8 +8,19 @@ import numpy as np
 
 from psnb._src.data.block import Block, concatenate
 from psnb._src.data.nesting import Nesting, compose
-from psnb._src.data.node import Indexed, Node
+from psnb._src.data.node import Indexed, Node, numbers_of
 from psnb.errors import DatasetError
+
+
+class Numbers(Indexed):
+    """The numbers of a range, as int64."""
+
+    def __init__(self, numbers: range) -> None:
+        self.count, self._numbers = len(numbers), numbers
+
+    def rows(self, which: np.ndarray | slice) -> Block:
+        column = self._numbers.start + numbers_of(which) * self._numbers.step
+        return Block(None, (column,), len(column))
 
 
 class SelectedRows(Indexed):
@@ -18,11 +29,10 @@ class SelectedRows(Indexed):
     def __init__(self, block: Block) -> None:
         self.count, self._block = block.count, block
 
-    def gather(self, indices: np.ndarray) -> Block:
-        return self._block.take(indices)
-
-    def part(self, start: int, stop: int) -> Block:
-        return self._block.part(start, stop)
+    def rows(self, which: np.ndarray | slice) -> Block:
+        if isinstance(which, slice):
+            return self._block.part(which.start, which.stop)
+        return self._block.take(which)
 
 
 class Every(Indexed):
@@ -31,13 +41,11 @@ class Every(Indexed):
     def __init__(self, all_: Indexed, numbers: range) -> None:
         self.count, self._all, self._numbers = len(numbers), all_, numbers
 
-    def gather(self, indices: np.ndarray) -> Block:
-        return self._all.gather(self._numbers.start + indices * self._numbers.step)
-
-    def part(self, start: int, stop: int) -> Block:
-        if self._numbers.step == 1:
-            return self._all.part(self._numbers.start + start, self._numbers.start + stop)
-        return self.gather(np.arange(start, stop))
+    def rows(self, which: np.ndarray | slice) -> Block:
+        start, step = self._numbers.start, self._numbers.step
+        if isinstance(which, slice) and step == 1:
+            return self._all.rows(slice(start + which.start, start + which.stop))
+        return self._all.rows(start + numbers_of(which) * step)
 
 
 def all_indexed(nodes: Iterable[Node]) -> list[Indexed] | None:
@@ -54,11 +62,8 @@ class Zipped(Indexed):
         self._nesting, self._several = nesting, several
         self.count = min(each.count for each in several)
 
-    def gather(self, indices: np.ndarray) -> Block:
-        return together(self._nesting, [each.gather(indices) for each in self._several])
-
-    def part(self, start: int, stop: int) -> Block:
-        return together(self._nesting, [each.part(start, stop) for each in self._several])
+    def rows(self, which: np.ndarray | slice) -> Block:
+        return together(self._nesting, [each.rows(which) for each in self._several])
 
 
 def together(nesting: Nesting, blocks: list[Block]) -> Block:
@@ -80,28 +85,27 @@ class Joined(Indexed):
         self._ends = np.cumsum([each.count for each in several])
         self.count = int(self._ends[-1])
 
-    def gather(self, indices: np.ndarray) -> Block:
+    def rows(self, which: np.ndarray | slice) -> Block:
         if len(self._several) == 1:
-            return self._several[0].gather(indices)
-        which = np.searchsorted(self._ends, indices, "right")
-        parts, places = [], []
-        for number in np.unique(which):
-            here = np.flatnonzero(which == number)
+            return self._several[0].rows(which)
+        if isinstance(which, slice):
+            number = int(np.searchsorted(self._ends, which.start, "right"))
+            if which.stop <= self._ends[number]:
+                each = self._several[number]
+                begin = int(self._ends[number]) - each.count
+                return each.rows(slice(which.start - begin, which.stop - begin))
+        numbers = numbers_of(which)
+        places = np.searchsorted(self._ends, numbers, "right")
+        parts, order = [], []
+        for number in np.unique(places):
+            here = np.flatnonzero(places == number)
             each = self._several[number]
-            parts.append(each.gather(indices[here] - (self._ends[number] - each.count)))
-            places.append(here)
+            parts.append(each.rows(numbers[here] - (self._ends[number] - each.count)))
+            order.append(here)
         if len(parts) == 1:
             return parts[0]
         try:
             joined = concatenate(parts)
         except DatasetError as error:
             raise DatasetError(f"{self._node.label()}: {error}") from error
-        return joined.take(np.argsort(np.concatenate(places)))
-
-    def part(self, start: int, stop: int) -> Block:
-        number = int(np.searchsorted(self._ends, start, "right"))
-        if stop > self._ends[number]:
-            return self.gather(np.arange(start, stop))
-        each = self._several[number]
-        begin = int(self._ends[number]) - each.count
-        return each.part(start - begin, stop - begin)
+        return joined.take(np.argsort(np.concatenate(order)))

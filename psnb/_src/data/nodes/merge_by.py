@@ -8,17 +8,35 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from psnb._src.data.block import BLOCK, Block, Column, concatenate, leaf_name, take
 from psnb._src.data.nesting import paths
-from psnb._src.data.node import Context, Node, NodeIterator, State
-from psnb._src.data.nodes.base import FromStartIterator
-from psnb._src.data.ragged import Ragged, as_rows
+from psnb._src.data.node import Context, Node, State
+from psnb._src.data.ragged import Ragged, as_rows, offsets_of
+from psnb._src.data.reader import FromStartIterator
 
 logger = logging.getLogger("psnb")
+
+
+class _MergeIterator(FromStartIterator["MergeBy"]):
+    def __init__(self, node: MergeBy, context: Context, state: State) -> None:
+        super().__init__(node, context, state)
+        self._read: list[Block] | None = []  # None when all are merged
+        self._merged: Block | None = None
+
+    def next_block(self, limit: int) -> Block | None:
+        if self._read is not None:
+            while (block := self._take(BLOCK)) is not None:
+                self._read.append(block)
+            read, self._read = self._read, None
+            self._merged = _merged_instances(concatenate(read), self._node) if read else None
+        if self._merged is None or self._far >= self._merged.count:
+            return None
+        start, self._far = self._far, min(self._far + limit, self._merged.count)
+        return self._merged.part(start, self._far)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,39 +44,13 @@ class MergeBy(Node):
     """Joins the elements that have one key, in the order in which keys come first."""
 
     name: ClassVar[str] = "merge_by"
+    iterator: ClassVar[Any] = _MergeIterator
 
     source: Node
     key: str
     min_merge_size: int = 2
     keep_unmerged: bool = True
     erase_duplicates: bool = True
-
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        """Begin; the input is read from its start in any case."""
-        return _MergeIterator(self, context, state)
-
-
-class _MergeIterator(FromStartIterator[MergeBy]):
-    def __init__(self, node: MergeBy, context: Context, state: State) -> None:
-        super().__init__(node, context, state)
-        self._read: list[Block] = []
-        self._merged: Block | None = None
-        self._whole = False
-
-    def next_block(self, limit: int) -> Block | None:
-        if not self._whole:
-            self._merged = self._merge()
-            self._whole = True
-        if self._merged is None or self._far >= self._merged.count:
-            return None
-        start, self._far = self._far, min(self._far + limit, self._merged.count)
-        return self._merged.part(start, self._far)
-
-    def _merge(self) -> Block | None:
-        while (block := self._take(BLOCK)) is not None:
-            self._read.append(block)
-        read, self._read = self._read, []
-        return _merged_instances(concatenate(read), self._node) if read else None
 
 
 class _Groups(NamedTuple):
@@ -93,19 +85,20 @@ def _merged_instances(block: Block, node: MergeBy) -> Block | None:
     keys = whole[node.key]
     if isinstance(keys, Ragged) or keys.ndim != 1:
         raise node.error(0, f"{node.key!r} is not one value for each element")
-    block = block._replace(columns=tuple(_as_rows(each, block.loose) for each in block.columns))
+    # If the first axis of elements may differ in length, they are joined along it.
+    block = block._replace(
+        columns=tuple(
+            as_rows(each)
+            if block.loose and isinstance(each, np.ndarray) and each.ndim > 1
+            else each
+            for each in block.columns
+        )
+    )
     groups = _agreeing(block, _groups(keys, node))
     if not groups.starts.size:
         return None
     columns = [_joined(column, groups, node.erase_duplicates) for column in block.columns]
     return Block(block.nesting, tuple(columns), len(groups.starts), loose=block.loose)
-
-
-def _as_rows(column: Column, loose: bool) -> Column:
-    """Return a column as a `Ragged` if its elements' first axis may differ in length."""
-    if isinstance(column, Ragged) or not loose or column.ndim == 1:
-        return column
-    return as_rows(column)
 
 
 def _groups(keys: np.ndarray, node: MergeBy) -> _Groups:
@@ -163,6 +156,4 @@ def _joined(column: Column, groups: _Groups, erase_duplicates: bool) -> Column:
         # An element without others is not a merged instance, and stays as it is.
         again &= (np.bincount(groups.group) > 1)[group]
         values, group = values[~again], group[~again]
-    offsets = np.zeros(len(groups.starts) + 1, np.int64)
-    np.cumsum(np.bincount(group, minlength=len(groups.starts)), out=offsets[1:])
-    return Ragged(values, offsets)
+    return Ragged(values, offsets_of(np.bincount(group, minlength=len(groups.starts))))

@@ -16,8 +16,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from psnb._src.data.block import Block
-from psnb._src.data.node import Context, Node, NodeIterator, State
-from psnb._src.data.reader import Reader
+from psnb._src.data.node import Context, State
+from psnb._src.data.reader import SingleInputIterator
 from psnb._src.utils.interrupts import Condition, uninterrupted
 from psnb._src.utils.range_set import RangeSet
 from psnb._src.utils.threads import Answer
@@ -67,6 +67,11 @@ class Workers:
         """End the threads after the queued calls; does not wait for them."""
         self._finalizer()
 
+    def join(self) -> None:
+        """Wait for the end of the threads, after `close`."""
+        for thread in self._threads:
+            thread.join()
+
 
 def _end(jobs: SimpleQueue[_Job | None], count: int) -> None:
     for _ in range(count):
@@ -98,44 +103,20 @@ class _PendingCall:
     done: bool = False  # all of it was returned
 
 
-class ParallelMapIterator(NodeIterator):
+class ParallelMapIterator(SingleInputIterator[Any]):
     """Keeps as many calls going as there are threads.
 
     The state is the reader's before the oldest element that was not returned yet, and which later
     ones were returned. So after resuming, the function is called again for up to as many elements
     as there are threads.
-
-    Parameters
-    ----------
-    node : Node
-        The node that it iterates over.
-    source : Node
-        The input.
-    function : callable
-        Takes a block and the number of its first element, returns a block.
-    unit : int
-        How many elements it gets in one call.
-    threads : int
-        How many calls at a time.
-    ordered : bool
-        Whether elements keep their order.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        source: Node,
-        function: Callable[[Block, int], Block],
-        unit: int,
-        threads: int,
-        ordered: bool,
-        context: Context,
-        state: State,
-    ) -> None:
+    def __init__(self, node: Any, context: Context, state: State) -> None:
         before, done = (None, []) if state is None else state
-        self._node, self._function, self._unit = node, function, unit
-        self._threads, self._ordered = threads, ordered
-        self._reader = Reader(source, context.child(0), before)
+        super().__init__(node, context, before)
+        chosen, options = node.deterministic, context.options
+        self._ordered = options.deterministic if chosen is None else chosen
+        self._threads = options.parallelism(node.num_parallel_calls)
         self._returned = RangeSet([bound for each in done for bound in each])  # by number
         self._jobs: deque[_PendingCall] = deque()
         self._workers: Workers | None = None
@@ -153,7 +134,11 @@ class ParallelMapIterator(NodeIterator):
             if failed is not None:
                 raise failed[0]
             return None
-        job = self._ready(self._workers)
+        job = self._jobs[0]
+        if not self._ordered:
+            waiting = [each for each in self._jobs if not each.done]
+            self._workers.wait_for_one([each.answer for each in waiting])
+            job = next(each for each in waiting if each.answer.done())
         try:
             block = job.answer.result()
         except DatasetError:
@@ -184,9 +169,10 @@ class ParallelMapIterator(NodeIterator):
             job.answer.cancel()
         if self._workers is not None:
             self._workers.close()
-        self._reader.close()
+        super().close()
 
     def _fill(self, workers: Workers) -> None:
+        unit = self._node.source.ahead if self._node.batched else 1
         # Finished jobs that wait for an older one do not count.
         while (
             sum(not job.done for job in self._jobs) < self._threads
@@ -196,7 +182,7 @@ class ParallelMapIterator(NodeIterator):
         ):
             before = self._reader.state()
             try:
-                block = self._reader.take(self._unit)
+                block = self._reader.take(unit)
             except DatasetError as error:
                 self._failed = error, before
                 return
@@ -207,15 +193,8 @@ class ParallelMapIterator(NodeIterator):
             job = _PendingCall(before, end - block.count, end, Answer())
             start, stop = self._returned.gap(job.begin, end)
             if start < stop:  # not returned before the state was taken
-                job.answer = workers.submit(self._function, block, job.begin)
+                job.answer = workers.submit(self._node.apply, block, job.begin)
                 self._jobs.append(job)
-
-    def _ready(self, workers: Workers) -> _PendingCall:
-        if self._ordered:
-            return self._jobs[0]
-        waiting = [job for job in self._jobs if not job.done]
-        workers.wait_for_one([job.answer for job in waiting])
-        return next(job for job in waiting if job.answer.done())
 
     def _note_returned(self, job: _PendingCall, start: int, stop: int) -> None:
         self._returned.add(start, stop)

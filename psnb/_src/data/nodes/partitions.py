@@ -19,7 +19,7 @@ from xxhash import xxh3_64
 from psnb._src.data.block import Block, block_of, read_only
 from psnb._src.data.formats.tables import columns_of, is_table
 from psnb._src.data.nesting import is_text
-from psnb._src.data.node import UNKNOWN, Context, Node, NodeIterator, State
+from psnb._src.data.node import Context, Node, PartsIterator, State
 from psnb._src.data.ragged import Ragged
 from psnb._src.data.spec import Spec
 from psnb._src.data.stacker import Stacker
@@ -112,11 +112,61 @@ class KnownPartitions:
         return [[number, *known] for number, known in self._known.items()]
 
 
+class _PartitionsIterator(PartsIterator):
+    """The state: the part, how many of its rows were taken, and the known sizes of partitions."""
+
+    def __init__(self, node: Partitions, context: Context, state: State) -> None:
+        self._node, self._stage = node, context.stage
+        self._index: int
+        self._index, self._used, known = state or (0, 0, [])
+        self._known, self._read_before = KnownPartitions(known), context.counters.partitions
+        self._blocks: dict[int, Block] = {}
+        if node.together:
+            begun = perf_counter()
+            for index in range(self._index, len(node.parts)):
+                self._blocks[index] = self._read(index)
+            if self._stage is not None:
+                self._stage.seconds += perf_counter() - begun
+
+    def state(self) -> State:
+        return [self._index, self._used, self._known.listed()]
+
+    def _advance(self) -> bool:
+        if self._block is not None:
+            self._next()
+        if self._index == len(self._node.parts):
+            return False
+        if self._index not in self._blocks:
+            self._known = KnownPartitions()
+            try:
+                self._blocks[self._index] = self._read(self._index)
+            except DatasetError:
+                self._next()
+                raise
+        self._block = self._blocks[self._index]
+        return True
+
+    def _next(self) -> None:
+        self._blocks.pop(self._index, None)
+        self._index, self._used, self._block = self._index + 1, 0, None
+
+    def _read(self, index: int) -> Block:
+        number, part, of = self._node.parts[index]
+        block, moved = self._node.source.read(number)
+        if self._stage is not None:
+            self._stage.moved += moved
+        found = [number, block.count, checksum(block)]
+        self._known.add([found])
+        self._read_before.append(found)
+        return block.part(block.count * part // of, block.count * (part + 1) // of)
+
+
 @dataclass(frozen=True, eq=False)
 class Partitions(Node):
     """The rows of some partitions."""
 
     name: ClassVar[str] = "from_dask"
+    iterator: ClassVar[Any] = _PartitionsIterator
 
     token: str
     """Tells the collection from others."""
@@ -125,16 +175,10 @@ class Partitions(Node):
     together: bool = False
     """Whether all are read at the beginning: so that each state has all checksums."""
 
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        return _PartitionsIterator(self, context, state)
-
     def spec(self, run: bool) -> Spec:
         """Return what the source knows, or what the first row says."""
         known = self.source.spec()
         return self.first_spec() if known is None and run else known
-
-    def cardinality(self) -> int:
-        return UNKNOWN
 
     def brief(self) -> str:
         """Return its name alone: partitions differ from part to part of a dataset."""
@@ -153,58 +197,6 @@ class Partitions(Node):
             replace(self, parts=tuple(parts[start : start + size]), together=True)
             for start in range(0, len(parts), size)
         ]
-
-
-class _PartitionsIterator(NodeIterator):
-    """The state: the part, how many of its rows were taken, and the known sizes of partitions."""
-
-    def __init__(self, node: Partitions, context: Context, state: State) -> None:
-        self._node, self._stage = node, context.stage
-        self._index: int
-        self._row: int
-        self._index, self._row, known = state or (0, 0, [])
-        self._known, self._read_before = KnownPartitions(known), context.counters.partitions
-        self._blocks: dict[int, Block] = {}
-        if node.together:
-            begun = perf_counter()
-            for index in range(self._index, len(node.parts)):
-                self._blocks[index] = self._read(index)
-            if self._stage is not None:
-                self._stage.seconds += perf_counter() - begun
-
-    def next_block(self, limit: int) -> Block | None:
-        while self._index < len(self._node.parts):
-            if self._index not in self._blocks:
-                self._known = KnownPartitions()
-                try:
-                    self._blocks[self._index] = self._read(self._index)
-                except DatasetError:
-                    self._next()
-                    raise
-            block = self._blocks[self._index]
-            if self._row < block.count:
-                found = block.part(self._row, self._row + limit)
-                self._row += found.count
-                return found
-            self._next()
-        return None
-
-    def state(self) -> State:
-        return [self._index, self._row, self._known.listed()]
-
-    def _next(self) -> None:
-        self._blocks.pop(self._index, None)
-        self._index, self._row = self._index + 1, 0
-
-    def _read(self, index: int) -> Block:
-        number, part, of = self._node.parts[index]
-        block, moved = self._node.source.read(number)
-        if self._stage is not None:
-            self._stage.moved += moved
-        found = [number, block.count, checksum(block)]
-        self._known.add([found])
-        self._read_before.append(found)
-        return block.part(block.count * part // of, block.count * (part + 1) // of)
 
 
 def rows_of_partition(value: Any, columns: list[str] | None = None) -> Block:
@@ -237,8 +229,7 @@ def checksum(block: Block) -> str:
     """Return a checksum of rows: of their values and dtypes, not of where they lie."""
     digest = xxh3_64()
     for column in block.columns:
-        for array in (column.values, column.offsets) if isinstance(column, Ragged) else (column,):
-            _add(digest, array)
+        _add(digest, column)
     return str(digest.hexdigest())
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
+import shutil
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from zipfile import ZIP_STORED, ZipFile
+from zipfile import ZIP_STORED
 
 import numpy as np
 
-from psnb._src.data.block import Block, Column, column_bytes, concatenate
+from psnb._src.data.block import Block, Column, column_bytes, concatenate, objects
 from psnb._src.data.nesting import Nest, Nesting, is_text, paths
 from psnb._src.data.ragged import Ragged
 from psnb._src.data.spec import kind_of
@@ -20,26 +23,6 @@ from psnb.errors import DatasetError
 
 _MISSING = -1
 """The length of a text that is missing."""
-
-
-class Arrays:
-    """The arrays of an ``.npz`` file, read one at a time; never unpickles.
-
-    Raises
-    ------
-    ValueError
-        If they are compressed: such ones may unpack to any size, and psnb writes none.
-    """
-
-    def __init__(self, file: ZipFile) -> None:
-        if any(each.compress_type != ZIP_STORED for each in file.infolist()):
-            raise ValueError("its arrays are compressed")
-        self._file = file
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        with self._file.open(f"{name}.npy") as entry:
-            array: np.ndarray = np.lib.format.read_array(entry, allow_pickle=False)
-        return array
 
 
 def columns_as_arrays(block: Block) -> dict[str, np.ndarray]:
@@ -54,20 +37,6 @@ def columns_as_arrays(block: Block) -> dict[str, np.ndarray]:
     for index, column in enumerate(block.columns):
         arrays |= {f"{index}.{key}": each for key, each in _as_arrays(column).items()}
     return arrays
-
-
-def columns_from(arrays: Arrays, leaves: int, count: int) -> tuple[Column, ...]:
-    """Return the columns that arrays represent.
-
-    Raises
-    ------
-    ValueError
-        If they have not ``count`` rows each.
-    """
-    columns = tuple(_column_from(arrays, leaf) for leaf in range(leaves))
-    if any(len(column) != count for column in columns):
-        raise ValueError(f"its columns have not {count} rows each")
-    return columns
 
 
 def _as_arrays(column: Column) -> dict[str, np.ndarray]:
@@ -124,10 +93,7 @@ def _column_from(arrays: Any, index: int) -> Column:
         sizes = arrays[f"{index}.counts"] + 1
         offsets = _divided(arrays[f"{index}.offsets"], sizes[:, None])
         leaves = [Ragged(*each) for each in zip(leaves, offsets, strict=True)]
-    column = np.empty(len(leaves), object)
-    for place, leaf in enumerate(leaves):  # one by one: otherwise NumPy would look into them
-        column[place] = leaf
-    return column
+    return objects(leaves)
 
 
 def _divided(values: np.ndarray, shapes: np.ndarray) -> list[Any]:
@@ -171,13 +137,14 @@ def nesting_as_json(nesting: Nesting) -> Any:
     """
     if nesting is None:
         return None
-    kinds = {tuple: "tuple", dict: "dict"}
-    if nesting.kind not in kinds or not all(isinstance(key, (str, int)) for key in nesting.keys):
+    if nesting.kind not in (tuple, dict) or not all(
+        isinstance(key, (str, int)) for key in nesting.keys
+    ):
         raise DatasetError(
             f"a {nesting.kind.__name__} cannot be kept in files: map to a tuple or dict first"
         )
     children = [nesting_as_json(child) for child in nesting.children]
-    return [kinds[nesting.kind], list(nesting.keys), children]
+    return [nesting.kind.__name__, list(nesting.keys), children]
 
 
 def nesting_from(written: Any) -> Nesting:
@@ -214,7 +181,10 @@ class PartReader:
     """
 
     def __init__(self, file: Any) -> None:
-        self._arrays = Arrays(ZipFile(file))
+        self._arrays = np.load(file, allow_pickle=False)  # each of them when it is wanted
+        if any(each.compress_type != ZIP_STORED for each in self._arrays.zip.infolist()):
+            # Such ones may unpack to any size, and psnb writes none.
+            raise ValueError("its arrays are compressed")
         head = json.loads(str(self._arrays["head"]))
         if head["version"] != VERSION:
             raise ValueError(f"it is of version {head['version']}, this psnb reads {VERSION}")
@@ -225,42 +195,81 @@ class PartReader:
 
     def block(self) -> Block:
         """Read the elements; raises as the class does."""
-        columns = columns_from(self._arrays, len(paths(self._nesting)), self.count)
+        leaves = range(len(paths(self._nesting)))
+        columns = tuple(_column_from(self._arrays, leaf) for leaf in leaves)
+        if any(len(column) != self.count for column in columns):
+            raise ValueError(f"its columns have not {self.count} rows each")
         return Block(self._nesting, columns, self.count, loose=self._loose)
 
 
 class PartsWriter:
-    """Writes elements in order into parts in a folder, some megabytes each.
+    """Writes elements in order, next to a folder that is to have them, which the caller renames.
+
+    There are parts, some megabytes each, and a file that lists them. What was written is removed
+    with this object.
+
+    Parameters
+    ----------
+    method : str
+        The name of the method of `Dataset`, for errors.
+    folder : str
+        The folder's final name.
+    mode : int
+        Its permissions.
+    advice : str
+        What else to do, for errors.
 
     Attributes
     ----------
-    counts : list of int
-        How many elements each part has.
+    place : str
+        Where it is.
+
+    Raises
+    ------
+    DatasetError
+        This, and all methods, if it cannot be written, or elements are no arrays, `Ragged` or text,
+        in tuples and dicts.
     """
 
-    def __init__(self, place: str) -> None:
-        self.counts: list[int] = []
-        self._place, self._held, self._bytes = place, list[Block](), 0
+    def __init__(self, method: str, folder: str, mode: int = 0o777, advice: str = "") -> None:
+        self.place = f"{os.path.abspath(folder)}.{secrets.token_hex(4)}"
+        self._counts: list[int] = []
+        self._method, self._folder, self._advice = method, folder, advice
+        self._held, self._bytes = list[Block](), 0
+        self._remove = weakref.finalize(self, shutil.rmtree, self.place, ignore_errors=True)
+        with self.errors():
+            os.makedirs(self.place, mode)
 
-    def add(self, block: Block) -> None:
-        """Write some elements.
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Translate errors of writing to `DatasetError`."""
+        try:
+            yield
+        except DatasetError as error:
+            raise DatasetError(f"{self._method}: {error}{self._advice}") from error
+        except OSError as error:
+            problem = f"{self._method}: {self._folder} cannot be written: {error}"
+            raise DatasetError(problem) from error
 
-        Raises
-        ------
-        DatasetError
-            If they are no arrays, `Ragged` or text, in tuples and dicts.
-        OSError
-            If they cannot be written.
-        """
+    def append(self, block: Block) -> None:
+        """Write some elements."""
         self._held.append(block)
         self._bytes += sum(map(column_bytes, block.columns))
         if self._bytes >= _PART_BYTES:
-            self._write()
+            with self.errors():
+                self._write()
 
-    def finish(self) -> None:
-        """Write the last elements; raises as `add` does."""
-        if self._held:
-            self._write()
+    def finish(self, name: str, listed: dict[str, Any]) -> None:
+        """Write the last elements, and the list: what else is to be in it, and counts of parts."""
+        with self.errors():
+            if self._held:
+                self._write()
+            with open(os.path.join(self.place, name), "w", encoding="utf-8") as file:
+                json.dump({**listed, "counts": self._counts}, file)
+
+    def remove(self) -> None:
+        """Remove what is at the place; idempotent."""
+        self._remove()
 
     def _write(self) -> None:
         block = concatenate(self._held)
@@ -272,20 +281,9 @@ class PartsWriter:
             "nesting": nesting_as_json(block.nesting),
         }
         arrays = {"head": np.array(json.dumps(head)), **columns_as_arrays(block)}
-        np.savez(os.path.join(self._place, part_name(len(self.counts))), **arrays)  # type: ignore[arg-type]
-        self.counts.append(block.count)
+        np.savez(os.path.join(self.place, part_name(len(self._counts))), **arrays)  # type: ignore[arg-type]
+        self._counts.append(block.count)
 
 
 def part_name(number: int) -> str:
     return f"{number:05}.npz"
-
-
-@contextmanager
-def writing(method: str, folder: str, advice: str = "") -> Iterator[None]:
-    """Translate the errors of a `PartsWriter`, and others of writing, to `DatasetError`."""
-    try:
-        yield
-    except DatasetError as error:
-        raise DatasetError(f"{method}: {error}{advice}") from error
-    except OSError as error:
-        raise DatasetError(f"{method}: {folder} cannot be written: {error}") from error

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from psnb._src.data.block import BLOCK, Block
-from psnb._src.data.node import AUTOTUNE, Context, Node, NodeIterator, State, begin_stage
+from psnb._src.data.node import (
+    AUTOTUNE,
+    Context,
+    Node,
+    NodeIterator,
+    PartsIterator,
+    State,
+    begin_stage,
+)
 from psnb._src.data.stages import StageCounters
 from psnb._src.utils.interrupts import Condition, uninterrupted
 from psnb.errors import DatasetError
@@ -29,41 +37,6 @@ _DOUBLED_UP_TO = 2048
 _LARGE = 8
 
 _numbers = itertools.count()
-
-
-@dataclass(frozen=True, eq=False)
-class Prefetch(Node):
-    """Keeps up to ``buffer_size`` elements."""
-
-    name: ClassVar[str] = "prefetch"
-    local: ClassVar[bool] = True
-    one_to_one: ClassVar[bool] = True
-    waits: ClassVar[bool] = True
-    ahead: ClassVar[int] = 1  # they are there, or will be soon
-
-    source: Node
-    buffer_size: int
-
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        """Begin; the thread starts with the first element that is asked for."""
-        if self.buffer_size == 0:
-            return self.source.iterate(context.child(0), state)
-        return _PrefetchIterator(self, context, state)
-
-    @property
-    def counted(self) -> Node:
-        """Return the input, if nothing is read ahead."""
-        return self if self.buffer_size else self.source.counted
-
-
-class _Item(NamedTuple):
-    block: Block | None  # None at the end, and for an error
-    error: BaseException | None
-    after: State  # of the input
-
-    @property
-    def size(self) -> int:
-        return 1 if self.block is None else self.block.count
 
 
 class Autotuner:
@@ -87,6 +60,16 @@ class Autotuner:
             self.limit += min(self.limit, _DOUBLED_UP_TO)
 
 
+class _Item(NamedTuple):
+    block: Block | None  # None at the end, and for an error
+    error: BaseException | None
+    after: State  # of the input
+
+    @property
+    def size(self) -> int:
+        return 1 if self.block is None else self.block.count
+
+
 class _Channel:
     """Shared by the thread and the reader.
 
@@ -99,7 +82,7 @@ class _Channel:
         self._items: deque[_Item] = deque()
         self._made = 0  # changed only by the thread
         self._taken = 0  # changed only by the reader
-        self._tuner = Autotuner(buffer_size)
+        self.tuner = Autotuner(buffer_size)
         # To wait for the other side; guards the fields below. Nothing is read while it is held.
         self._changed = Condition()
         self._full = False  # the thread waits
@@ -108,13 +91,13 @@ class _Channel:
 
     def room(self) -> int:
         """Wait for room; returns 0 when the channel is closed."""
-        if self._count() >= self._tuner.limit:
+        if self.count() >= self.tuner.limit:
             with self._changed:
                 self._full = True
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._closed or self._worth_it())
                 self._full = False
-        return 0 if self._closed else self._tuner.limit - self._count()
+        return 0 if self._closed else self.tuner.limit - self.count()
 
     def put(self, item: _Item) -> None:
         self._made += item.size
@@ -126,11 +109,15 @@ class _Channel:
     def get(self) -> _Item | None:
         """Wait for the next item; returns None when the channel is closed."""
         if not self._items:
-            self._tuner.taken(0)
-            self._wait()
+            self.tuner.taken(0)
+            with self._changed:
+                self._changed.wait_for(self._enough, PATIENCE)
+                self._eager = True
+                self._changed.wait_for(lambda: self._closed or self._items)
+                self._eager = False
         if self._closed:
             return None
-        self._tuner.taken(self._count())
+        self.tuner.taken(self.count())
         item = self._items.popleft()
         self._taken += item.size
         if self._full and self._worth_it():
@@ -138,28 +125,18 @@ class _Channel:
                 self._changed.notify_all()
         return item
 
-    def _wait(self) -> None:
-        with self._changed:
-            self._changed.wait_for(self._enough, PATIENCE)
-            self._eager = True
-            self._changed.wait_for(lambda: self._closed or self._items)
-            self._eager = False
-
     def _enough(self) -> bool:
         """Return whether no more elements will come before some are taken."""
         ends = bool(self._items) and self._items[-1].block is None
         return self._closed or ends or (self._full and bool(self._items))
 
-    def _count(self) -> int:
+    def count(self) -> int:
+        """Return how many elements there are; any thread, which may see one too few."""
         return self._made - self._taken
 
     def _worth_it(self) -> bool:
-        limit = self._tuner.limit
-        return self._count() <= (limit // 2 if limit >= _LARGE else limit - 1)
-
-    def level(self) -> tuple[int, int]:
-        """Return how many elements there are, and how many may be; any thread."""
-        return max(0, self._count()), self._tuner.limit
+        limit = self.tuner.limit
+        return self.count() <= (limit // 2 if limit >= _LARGE else limit - 1)
 
     def close(self) -> None:
         """Wake both sides, which then end."""
@@ -186,7 +163,7 @@ def _read(channel: _Channel, source: NodeIterator, stage: StageCounters, ahead: 
         source.close()
 
 
-class _PrefetchIterator(NodeIterator):
+class _PrefetchIterator(PartsIterator):
     """The state: the input's before the current block, and how much of the block was returned."""
 
     def __init__(self, node: Prefetch, context: Context, state: State) -> None:
@@ -199,9 +176,7 @@ class _PrefetchIterator(NodeIterator):
         self._ahead = max(1, min(node.source.ahead, BLOCK))
         self._channel = _Channel(node.buffer_size)
         self._thread: threading.Thread | None = None
-        self._block: Block | None = None
         self._after: State = None  # the input's, behind the block at hand
-        self._at = 0
         self._ended = False
         self._finalizer = weakref.finalize(self, self._channel.close)
 
@@ -209,17 +184,20 @@ class _PrefetchIterator(NodeIterator):
         if self._thread is None:
             self._start()
         while self._skip:  # returned before the state was taken
-            block = self._some(self._skip)
+            block = super().next_block(self._skip)
             if block is None:
                 return None
             self._skip -= block.count
-        return self._some(limit)
+        return super().next_block(limit)
 
     def state(self) -> State:
-        return [self._before, self._at + self._skip]
+        if self._block is not None and self._used == self._block.count:
+            return [self._after, self._skip]
+        return [self._before, self._used + self._skip]
 
     def level(self) -> tuple[int, int]:
-        return self._channel.level()
+        channel = self._channel
+        return max(0, channel.count()), channel.tuner.limit
 
     def close(self) -> None:
         self._ended = True
@@ -240,18 +218,9 @@ class _PrefetchIterator(NodeIterator):
         )
         self._thread.start()
 
-    def _some(self, limit: int) -> Block | None:
-        if self._block is None and not self._receive():
-            return None
-        assert self._block is not None
-        start, self._at = self._at, min(self._at + limit, self._block.count)
-        part = self._block.part(start, self._at)
-        if self._at == self._block.count:
-            self._block, self._before, self._at = None, self._after, 0
-        return part
-
-    def _receive(self) -> bool:
-        """Get the next block; return whether there is one."""
+    def _advance(self) -> bool:
+        if self._block is not None:
+            self._block, self._before, self._used = None, self._after, 0
         item = None if self._ended else self._channel.get()
         if item is None:
             return False
@@ -263,3 +232,28 @@ class _PrefetchIterator(NodeIterator):
         if item.block is None:
             self._ended, self._before = True, item.after
         return item.block is not None
+
+
+@dataclass(frozen=True, eq=False)
+class Prefetch(Node):
+    """Keeps up to ``buffer_size`` elements."""
+
+    name: ClassVar[str] = "prefetch"
+    local: ClassVar[bool] = True
+    one_to_one: ClassVar[bool] = True
+    waits: ClassVar[bool] = True
+    ahead: ClassVar[int] = 1  # they are there, or will be soon
+
+    source: Node
+    buffer_size: int
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin; the thread starts with the first element that is asked for."""
+        if self.buffer_size == 0:
+            return self.source.iterate(context.child(0), state)
+        return _PrefetchIterator(self, context, state)
+
+    @property
+    def counted(self) -> Node:
+        """Return the input, if nothing is read ahead."""
+        return self if self.buffer_size else self.source.counted

@@ -11,15 +11,15 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from psnb._src.data.block import BLOCK
-from psnb._src.data.formats.files import size_of, stored
+from psnb._src.data.formats.files import size_of, stored, translated
 from psnb._src.data.formats.records import CHUNK_RECORDS, Chunk
 from psnb._src.data.node import Context, Node
-from psnb._src.data.nodes.parts import VERSION, PartReader, PartsWriter, part_name, writing
+from psnb._src.data.nodes.parts import VERSION, PartReader, PartsWriter, part_name
 from psnb._src.data.reader import Reader
 from psnb._src.utils.checks import path_text
 from psnb._src.utils.paths import is_local
@@ -61,43 +61,27 @@ class SavedPart:
 
 @contextmanager
 def _opened(path: str) -> Iterator[PartReader]:
-    try:
-        with stored(path) as file:
-            yield PartReader(file)
-    except DatasetError:
-        raise
-    except Exception as error:  # as `PartReader` says
-        raise DatasetError(
-            f"{path} is not part of a saved dataset, or damaged: {type(error).__name__}: {error}; "
-            "save the dataset again"
-        ) from error
+    problem = f"{path} is not part of a saved dataset, or damaged"
+    with translated(path, problem, "; save the dataset again"), stored(path) as file:
+        yield PartReader(file)
 
 
 def write_elements(node: Node, path: str | os.PathLike[str]) -> None:
     """Write all elements of a node into a folder; see `Dataset.save`."""
     folder = os.path.realpath(_folder("save", path))  # of a link, what it names is replaced
     _check_replaceable(folder)
-    place = f"{folder}.{secrets.token_hex(4)}"
+    parts, context = PartsWriter("save", folder), Context(secrets.randbits(63))
     try:
-        with writing("save", folder):
-            os.makedirs(place)
-        parts, context = PartsWriter(place), Context(secrets.randbits(63))
-        reader = Reader(node, context)
-        try:
+        with closing(Reader(node, context)) as reader:
             while (block := reader.take(BLOCK)) is not None:
-                with writing("save", folder):
-                    parts.add(block)
-        finally:
-            reader.close()
+                parts.append(block)
         if not reader.position and not node.partial:
             context.counters.check_files()
-        with writing("save", folder):
-            parts.finish()
-            with open(os.path.join(place, _LIST), "w", encoding="utf-8") as file:
-                json.dump({"version": VERSION, "counts": parts.counts}, file)
-            _swap(place, folder)
+        parts.finish(_LIST, {"version": VERSION})
+        with parts.errors():
+            _swap(parts.place, folder)
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        parts.remove()
 
 
 def saved_parts(path: str | os.PathLike[str]) -> list[str]:
@@ -109,21 +93,17 @@ def saved_parts(path: str | os.PathLike[str]) -> list[str]:
         If there is no saved dataset, or its list is damaged.
     """
     folder = _folder("load", path)
-    try:
-        with open(os.path.join(folder, _LIST), encoding="utf-8") as file:
-            listed: Any = json.load(file)
+    file = os.path.join(folder, _LIST)
+    if not os.path.exists(file):
+        raise DatasetError(f"load: {folder} is not a folder that Dataset.save wrote")
+    with translated(file, f"load: {file} cannot be read", "; save the dataset again"):
+        with open(file, encoding="utf-8") as opened:
+            listed: Any = json.load(opened)
         if listed["version"] != VERSION:
             raise ValueError(f"it is of version {listed['version']}, this psnb reads {VERSION}")
         if type(listed["counts"]) is not list:
             raise ValueError("its counts are not a list")
         return [os.path.join(folder, part_name(number)) for number in range(len(listed["counts"]))]
-    except FileNotFoundError as error:
-        raise DatasetError(f"load: {folder} is not a folder that Dataset.save wrote") from error
-    except Exception as error:  # JSON that is damaged raises errors of many classes
-        raise DatasetError(
-            f"load: {folder}/{_LIST} cannot be read: {type(error).__name__}: {error}; save the "
-            "dataset again"
-        ) from error
 
 
 def _check_replaceable(folder: str) -> None:

@@ -11,30 +11,24 @@ import numpy as np
 
 from psnb._src.data.block import BLOCK, Block
 from psnb._src.data.nesting import Nest, is_text
-from psnb._src.data.node import INFINITE, Context, Indexed, Node, NodeIterator, Options, State
-from psnb._src.data.nodes.base import FromStartIterator, ReadingIterator, SingleInputIterator
-from psnb._src.data.nodes.indexed import Every
-from psnb._src.data.reader import Reader
+from psnb._src.data.node import (
+    INFINITE,
+    Context,
+    Indexed,
+    Node,
+    NodeIterator,
+    Options,
+    State,
+)
+from psnb._src.data.nodes.indexed import Every, Numbers, Zipped
+from psnb._src.data.reader import FromStartIterator, Reader, ReadingIterator, SingleInputIterator
 from psnb._src.data.spec import ArraySpec, Spec
 from psnb.errors import DatasetError
 
 logger = logging.getLogger("psnb")
 
 
-@dataclass(frozen=True, eq=False)
-class IgnoreErrors(Node):
-    """Goes on after an error; the first is logged, all are counted."""
-
-    name: ClassVar[str] = "ignore_errors"
-    local: ClassVar[bool] = True
-
-    source: Node
-
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        return _IgnoringIterator(self, context, state)
-
-
-class _IgnoringIterator(SingleInputIterator[IgnoreErrors]):
+class _IgnoringIterator(SingleInputIterator["IgnoreErrors"]):
     """The state: how many errors were left out so far, in earlier epochs too, and the reader's."""
 
     def __init__(self, node: IgnoreErrors, context: Context, state: State) -> None:
@@ -61,6 +55,17 @@ class _IgnoringIterator(SingleInputIterator[IgnoreErrors]):
 
 
 @dataclass(frozen=True, eq=False)
+class IgnoreErrors(Node):
+    """Goes on after an error; the first is logged, all are counted."""
+
+    name: ClassVar[str] = "ignore_errors"
+    iterator: ClassVar[Any] = _IgnoringIterator
+    local: ClassVar[bool] = True
+
+    source: Node
+
+
+@dataclass(frozen=True, eq=False)
 class WithOptions(Node):
     """Sets the options for the chain before it; changes no element."""
 
@@ -82,84 +87,45 @@ class WithOptions(Node):
         return self.source.indexed()
 
 
+_PAIR = Nest(tuple, (0, 1), (None, None))
+
+
 @dataclass(frozen=True, eq=False)
 class Enumerate(Node):
     """Pairs of an int64, from ``start`` on, and an element."""
 
     name: ClassVar[str] = "enumerate"
+    iterator: ClassVar[Any] = SingleInputIterator
     one_to_one: ClassVar[bool] = True
 
     source: Node
     start: int = 0
 
-    def begin(self, context: Context, state: State) -> NodeIterator:
-        return _EnumerateIterator(self, context, state)
+    def pull(self, reader: Reader, limit: int) -> Block | None:
+        block = reader.take(limit)
+        if block is None:
+            return None
+        stop = self.start + reader.position
+        columns = np.arange(stop - block.count, stop), *block.columns
+        return block._replace(nesting=Nest(tuple, (0, 1), (None, block.nesting)), columns=columns)
 
     def indexed(self) -> Indexed | None:
         elements = self.source.indexed()
-        return elements and _Enumerated(self.start, elements)
+        if elements is None:
+            return None
+        return Zipped(_PAIR, [Numbers(range(self.start, self.start + elements.count)), elements])
 
     def spec(self, run: bool) -> Spec:
         spec = self.source.spec(run)
         return None if spec is None else (ArraySpec((), np.dtype(np.int64)), spec)
 
 
-def _numbered(numbers: np.ndarray, block: Block) -> Block:
-    nesting = Nest(tuple, (0, 1), (None, block.nesting))
-    return block._replace(nesting=nesting, columns=(numbers, *block.columns))
-
-
-class _Enumerated(Indexed):
-    def __init__(self, start: int, elements: Indexed) -> None:
-        self.count, self._start, self._elements = elements.count, start, elements
-
-    def gather(self, indices: np.ndarray) -> Block:
-        return _numbered(self._start + indices, self._elements.gather(indices))
-
-    def part(self, start: int, stop: int) -> Block:
-        numbers = np.arange(self._start + start, self._start + stop)
-        return _numbered(numbers, self._elements.part(start, stop))
-
-
-class _EnumerateIterator(SingleInputIterator[Enumerate]):
-    def next_block(self, limit: int) -> Block | None:
-        block = self._reader.take(limit)
-        if block is None:
-            return None
-        stop = self._node.start + self._reader.position
-        return _numbered(np.arange(stop - block.count, stop), block)
-
-
-@dataclass(frozen=True, eq=False)
-class Unique(Node):
-    """Leaves out elements that were there before: numbers or texts."""
-
-    name: ClassVar[str] = "unique"
-
-    source: Node
-
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        """Begin; the input is read from its start in any case."""
-        return _UniqueIterator(self, context, state)
-
-
-class _UniqueIterator(FromStartIterator[Unique]):
+class _UniqueIterator(FromStartIterator["Unique"]):
     def __init__(self, node: Unique, context: Context, state: State) -> None:
         super().__init__(node, context, state)
         self._seen: set[Any] = set()
 
     def next_block(self, limit: int) -> Block | None:
-        self._catch_up()
-        while (block := self._take(limit)) is not None:
-            new = self._new(block)
-            if len(new):
-                return block.take(new)
-        return None
-
-    def state(self) -> State:
-        return [max(self._far, self._reader.position), self._raised]
-
-    def _catch_up(self) -> None:
         while (missing := self._far - self._reader.position) > 0:
             block = self._reader.take(min(missing, BLOCK))
             if block is None:
@@ -168,14 +134,18 @@ class _UniqueIterator(FromStartIterator[Unique]):
                     "unique: the input has fewer elements than when the state was taken"
                 )
             self._seen.update(self._keys(block))
+        while (block := self._take(limit)) is not None:
+            new = []
+            for index, key in enumerate(self._keys(block)):
+                if key not in self._seen:
+                    self._seen.add(key)
+                    new.append(index)
+            if new:
+                return block.take(np.array(new))
+        return None
 
-    def _new(self, block: Block) -> np.ndarray:
-        found = []
-        for index, key in enumerate(self._keys(block)):
-            if key not in self._seen:
-                self._seen.add(key)
-                found.append(index)
-        return np.array(found, np.int64)
+    def state(self) -> State:
+        return [max(self._far, self._reader.position), self._raised]
 
     def _keys(self, block: Block) -> list[Any]:
         """Return the elements of a block as Python's numbers and texts."""
@@ -193,6 +163,16 @@ class _UniqueIterator(FromStartIterator[Unique]):
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Unique(Node):
+    """Leaves out elements that were there before: numbers or texts."""
+
+    name: ClassVar[str] = "unique"
+    iterator: ClassVar[Any] = _UniqueIterator
+
+    source: Node
+
+
 _READ_AT_ONCE = 4096
 """The most elements that are read to choose from them."""
 
@@ -201,6 +181,8 @@ _READ_AT_ONCE = 4096
 class Slice(Node):
     """Base of the nodes that are a slice of their input, as Python's slices are of a list."""
 
+    iterator: ClassVar[Any] = SingleInputIterator
+
     source: Node
 
     @property
@@ -208,8 +190,21 @@ class Slice(Node):
     def rows(self) -> slice:
         """The numbers of the elements; start and step are given, and no number is negative."""
 
-    def begin(self, context: Context, state: State) -> NodeIterator:
-        return _SliceIterator(self, context, state)
+    def pull(self, reader: Reader, limit: int) -> Block | None:
+        rows = self.rows
+        missing = rows.start - reader.position
+        if missing > 0 and reader.skip(missing) < missing:
+            return None
+        if rows.stop is not None:
+            limit = min(limit, rows.stop - reader.position)
+        if rows.step == 1:
+            return reader.take(limit) if limit > 0 else None
+        while (block := reader.take(min(limit * rows.step, _READ_AT_ONCE))) is not None:
+            first = reader.position - block.count
+            chosen = np.arange((rows.start - first) % rows.step, block.count, rows.step)
+            if len(chosen):
+                return block.take(chosen)
+        return None
 
     def indexed(self) -> Indexed | None:
         elements = self.source.indexed()
@@ -262,46 +257,6 @@ class EveryNth(Slice):
         return slice(self.index, None, self.num_shards)
 
 
-class _SliceIterator(SingleInputIterator[Slice]):
-    def next_block(self, limit: int) -> Block | None:
-        reader, rows = self._reader, self._node.rows
-        missing = rows.start - reader.position
-        if missing > 0 and reader.skip(missing) < missing:
-            return None
-        if rows.stop is not None:
-            limit = min(limit, rows.stop - reader.position)
-        if rows.step == 1:
-            return reader.take(limit) if limit > 0 else None
-        while (block := reader.take(min(limit * rows.step, _READ_AT_ONCE))) is not None:
-            first = reader.position - block.count
-            chosen = np.arange((rows.start - first) % rows.step, block.count, rows.step)
-            if len(chosen):
-                return block.take(chosen)
-        return None
-
-
-@dataclass(frozen=True, eq=False)
-class Repeat(Node):
-    """``count`` times, or for ever."""
-
-    name: ClassVar[str] = "repeat"
-
-    source: Node
-    count: int | None = None
-
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        return _RepeatIterator(self, context, state)
-
-    def cardinality(self) -> int:
-        """Return the input's cardinality, `count` times."""
-        once = self.source.cardinality()
-        if once == 0 or self.count == 0:
-            return 0
-        if self.count is None:
-            return INFINITE
-        return once * self.count if once > 0 else once
-
-
 class _RepeatIterator(ReadingIterator):
     """The state: which time it is, whether there was an element in it, and the reader's."""
 
@@ -330,3 +285,23 @@ class _RepeatIterator(ReadingIterator):
 
     def _open(self, state: State) -> Reader:
         return Reader(self._node.source, self._context.child(0).repeated(self._time), state)
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat(Node):
+    """``count`` times, or for ever."""
+
+    name: ClassVar[str] = "repeat"
+    iterator: ClassVar[Any] = _RepeatIterator
+
+    source: Node
+    count: int | None = None
+
+    def cardinality(self) -> int:
+        """Return the input's cardinality, `count` times."""
+        once = self.source.cardinality()
+        if once == 0 or self.count == 0:
+            return 0
+        if self.count is None:
+            return INFINITE
+        return once * self.count if once > 0 else once

@@ -12,7 +12,7 @@ from psnb._src.data.block import Block, block_spec, column_spec
 from psnb._src.data.formats.files import missing
 from psnb._src.data.nesting import Nesting, paths, unflatten
 from psnb._src.data.node import Context, Indexed, Node, NodeIterator, State
-from psnb._src.data.nodes.indexed import Joined, SelectedRows, Zipped
+from psnb._src.data.nodes.indexed import Joined, Numbers, SelectedRows, Zipped
 from psnb._src.data.spec import ArraySpec, Spec, element_spec, merged
 from psnb._src.data.stacker import Stacker
 from psnb._src.utils.text import error_text
@@ -30,25 +30,13 @@ class Range(Node):
     step: int
 
     def indexed(self) -> Indexed:
-        return _Numbers(range(self.start, self.stop, self.step))
+        return Numbers(range(self.start, self.stop, self.step))
 
     def spec(self, run: bool) -> Spec:
         return ArraySpec((), np.dtype(np.int64))
 
     def cardinality(self) -> int:
         return len(range(self.start, self.stop, self.step))
-
-
-class _Numbers(Indexed):
-    def __init__(self, numbers: range) -> None:
-        self.count, self._numbers = len(numbers), numbers
-
-    def gather(self, indices: np.ndarray) -> Block:
-        column = self._numbers.start + np.asarray(indices, np.int64) * self._numbers.step
-        return Block(None, (column,), len(column))
-
-    def part(self, start: int, stop: int) -> Block:
-        return self.gather(np.arange(start, stop))
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,32 +74,12 @@ class Tensors(Slices):
     name: ClassVar[str] = "from_tensors"
 
 
-@dataclass(frozen=True, eq=False)
-class Generator(Node):
-    """Calls a function for each iteration, and takes elements from the iterable that it returns."""
-
-    name: ClassVar[str] = "from_generator"
-    ahead: ClassVar[int] = 1  # a generator may have side effects, or be slow
-
-    function: Callable[..., Iterable[Any]]
-    output_signature: Spec = None
-    args: tuple[Any, ...] = ()
-
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        """Begin; a state is how many elements to leave out."""
-        return _GeneratorIterator(self, state or 0)
-
-    def spec(self, run: bool) -> Spec:
-        """Return the signature; without one, what the first element says."""
-        if self.output_signature is not None or not run:
-            return self.output_signature
-        return self.first_spec()
-
-
 class _GeneratorIterator(NodeIterator):
-    def __init__(self, node: Generator, skip: int) -> None:
-        self._node, self._skip = node, skip
-        self._given = skip
+    """The state: how many elements were returned, which the function is to yield again."""
+
+    def __init__(self, node: Generator, context: Context, state: State) -> None:
+        self._node = node
+        self._given = self._skip = state or 0
         self._elements: Iterator[Any] | None = None
         self._stacker = Stacker(node.output_signature)
         self._failed: DatasetError | None = None
@@ -150,6 +118,25 @@ class _GeneratorIterator(NodeIterator):
         self._ended = True
         if close is not None:
             close()
+
+
+@dataclass(frozen=True, eq=False)
+class Generator(Node):
+    """Calls a function for each iteration, and takes elements from the iterable that it returns."""
+
+    name: ClassVar[str] = "from_generator"
+    iterator: ClassVar[Any] = _GeneratorIterator
+    ahead: ClassVar[int] = 1  # a generator may have side effects, or be slow
+
+    function: Callable[..., Iterable[Any]]
+    output_signature: Spec = None
+    args: tuple[Any, ...] = ()
+
+    def spec(self, run: bool) -> Spec:
+        """Return the signature; without one, what the first element says."""
+        if self.output_signature is not None or not run:
+            return self.output_signature
+        return self.first_spec()
 
 
 @dataclass(frozen=True, eq=False)
