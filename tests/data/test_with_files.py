@@ -28,6 +28,12 @@ def test_a_chain_reads_other_files_in_the_same_way(folder: Path) -> None:
     assert [list(map(str, b)) for b in lines] == [["1 971", "1 971"]]
 
 
+def test_what_was_kept_of_files_is_not_taken_for_other_files(folder: Path) -> None:
+    lines = Dataset.text_lines(folder / "a1").cache()
+    assert list(map(str, lines)) == ["1 971", "1 971"]
+    assert list(map(str, lines.with_files(folder / "b1"))) == ["1 981", "1 981"]
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_queue_dataset_reads_other_files_in_the_same_way(folder: Path, threads: int) -> None:
     queue = QueueDataset(folder / "a1", SLOTS, batch_size=2, threads=threads)

@@ -197,7 +197,8 @@ class Cache(Node):
 
     source: Node
     filename: str | None = None
-    memory: _MemoryCache = field(default_factory=_MemoryCache, repr=False)
+    # Not of another input: a chain with other files has one of its own.
+    memory: _MemoryCache = field(default_factory=_MemoryCache, init=False, repr=False)
 
     def kept(self) -> _Kept | None:
         """Return the cached elements; None if they are not complete yet."""
