@@ -246,13 +246,15 @@ def take_each(
     limit: int,
     function: Callable[..., Any],
     add: Callable[[Any], object] | None = None,
+    chosen: list[int] | None = None,
     apart: bool = True,
 ) -> Block | None:
     """Take elements and call a function with each, up to the first for which it fails.
 
-    ``add`` gets the results. A tuple's items are separate arguments, if ``apart``. The elements
-    before the one that fails are returned, and it comes again; if it is the very first, its error
-    is raised. False from ``add`` ends this before an element, too; there may be none then.
+    ``add`` gets the results, or ``chosen`` the indices of elements with a true one. A tuple's items
+    are separate arguments, if ``apart``. The elements before the one that fails are returned, and
+    it comes again; if it is the very first, its error is raised. False from ``add`` ends this
+    before an element, too; there may be none then.
     """
     block = reader.take(limit)
     if block is None:
@@ -264,6 +266,8 @@ def take_each(
             splat = apart and type(element) is tuple
             result = function(*element) if splat else function(element)
             goes_on = add is None or add(result) is not False
+            if chosen is not None and result:
+                chosen.append(index)
         except Exception as error:  # the user's function may raise anything
             if index == 0:
                 position = reader.position - block.count

@@ -153,7 +153,7 @@ def _values(data, at, stop, kind, numbers, bits, spans, start, end):  # type: ig
     strings begin and end into ``spans``, (…, 2).
 
     Returns how many there are: more than there is room for are counted only. `MALFORMED` if it is
-    no list of this kind; where there is no room at all, integers are not decoded for it.
+    no list of this kind.
     """
     count = start
     while at < stop:
@@ -169,16 +169,9 @@ def _values(data, at, stop, kind, numbers, bits, spans, start, end):  # type: ig
             if number != 1:
                 continue
             if kind == INTEGERS and wire in (LENGTH, VARINT):
-                if start < end or (content < inner and data[inner - 1] >= 128):
-                    count = packed_integers(data, content, inner, numbers, count, end)
-                else:
-                    for i in range(content, inner):
-                        count += data[i] < 128
+                count = packed_integers(data, content, inner, numbers, count, end)
             elif kind == FLOATS and wire in (LENGTH, FIXED32):
-                if start < end or (inner - content) % 4:
-                    count = packed_floats(data, content, inner, bits, count, end)
-                else:
-                    count += (inner - content) // 4
+                count = packed_floats(data, content, inner, bits, count, end)
             elif kind == BYTES and wire == LENGTH:
                 if count < end:
                     spans[count, 0] = content
@@ -373,24 +366,17 @@ def parse_messages(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def varying_offsets(data, spots, kind, offsets, outputs):  # type: ignore[no-untyped-def]
-    """Write the offsets of the values of a feature of any size; return how many are in order."""
+def varying_values(data, spots, kind, room, offsets, outputs):  # type: ignore[no-untyped-def]
+    """Write the values of a feature of any size, and their offsets; return how many are in order.
+
+    The output of its kind must have ``room`` for as many as there may be.
+    """
     numbers, bits, spans = outputs
     offsets[0] = 0
     for i in range(offsets.size - 1):
-        count = _values(data, spots[i, 0], spots[i, 1], kind, numbers, bits, spans, 0, 0)
+        at, stop, start = spots[i, 0], spots[i, 1], offsets[i]
+        count = _values(data, at, stop, kind, numbers, bits, spans, start, room)
         if count < 0:
             return i
-        offsets[i + 1] = offsets[i] + count
-    return offsets.size - 1
-
-
-@njit(cache=True, nogil=True)
-def varying_values(data, spots, kind, offsets, outputs):  # type: ignore[no-untyped-def]
-    """Write the values that `varying_offsets` counted; return how many messages are in order."""
-    numbers, bits, spans = outputs
-    for i in range(offsets.size - 1):
-        at, stop, start, end = spots[i, 0], spots[i, 1], offsets[i], offsets[i + 1]
-        if _values(data, at, stop, kind, numbers, bits, spans, start, end) != end - start:
-            return i
+        offsets[i + 1] = start + count
     return offsets.size - 1

@@ -253,16 +253,20 @@ def _problem(features: Mapping[str, Feature], bad: int, found: int) -> DatasetEr
     return DatasetError(f"feature {name!r} {wrong}")
 
 
+_LEAST = {BYTES: 2, FLOATS: 4, INTEGERS: 1}
+"""How many bytes a value takes at least."""
+
+
 def _varying(data: np.ndarray, spots: np.ndarray, kind: int) -> tuple[Ragged, int]:
     """Return the column of a feature of any size, and how many of its rows are in order."""
     offsets = np.zeros(len(spots) + 1, np.int64)
-    good = kernels.varying_offsets(data, spots, kind, offsets, _outputs(0, 0, 0))
+    room = int((spots[:, 1] - spots[:, 0]).sum()) // _LEAST[kind]
+    outputs = _outputs(*(room if kind == each else 0 for each in (INTEGERS, FLOATS, BYTES)))
+    good = kernels.varying_values(data, spots, kind, room, offsets, outputs)
     offsets = offsets[: good + 1]
-    total = int(offsets[-1])
-    outputs = _outputs(*(total if kind == each else 0 for each in (INTEGERS, FLOATS, BYTES)))
-    good = kernels.varying_values(data, spots, kind, offsets, outputs)
-    offsets = offsets[: good + 1]
-    return Ragged(_values(data, outputs, kind, 0, int(offsets[-1])), offsets), good
+    values = _values(data, outputs, kind, 0, int(offsets[-1]))
+    # What was not written of the room is not kept.
+    return Ragged(values.copy() if values.base is not None else values, offsets), good
 
 
 def encode_example(features: Mapping[str, Any]) -> bytes:

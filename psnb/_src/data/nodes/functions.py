@@ -189,20 +189,13 @@ class Filter(Node):
         return self.source.ahead if self.batched else 1
 
     def pull(self, reader: Reader, limit: int) -> Block | None:
-        found: list[bool] = []
-
-        def add(result: Any) -> None:
-            found.append(bool(result))
-
         while True:
-            chosen: Any
+            chosen: Any = []
             if self.batched:
                 block = reader.take(limit)
                 chosen = block and self._chosen(block, reader.position - block.count)
             else:
-                found.clear()
-                block = take_each(self, reader, limit, self.predicate, add)
-                chosen = [index for index, wanted in enumerate(found) if wanted]
+                block = take_each(self, reader, limit, self.predicate, chosen=chosen)
             if block is None:
                 return None
             if len(chosen):
