@@ -45,33 +45,28 @@ class _TableRows:
     def __init__(self, table: Embedding, distinct: Callable[[np.ndarray], _Distinct]) -> None:
         self.table, self._distinct = table, distinct
         self.fetched = 0
-        self._found = np.empty(0, np.uint64)
+        self.found = np.empty(0, np.uint64)
         self._index: GrowingRowIndex | None = None  # made when ids come a second time
 
     def locate(self, flat: np.ndarray) -> np.ndarray:
         """Return the position of each id; new ids get the next ones."""
-        if not self._found.size:
-            self._found, position = self._distinct(flat)
+        if not self.found.size:
+            self.found, position = self._distinct(flat)
             return position
         if self._index is None:
             self._index = GrowingRowIndex()
-            self._index.locate(self._found)
+            self._index.locate(self.found)
         found = self._index.locate(flat)
-        self._found = self._index.ids()
+        self.found = self._index.ids()
         return found
 
-    def find(self, number: int) -> int | None:
-        """Return the position of one id; None if it is not here."""
-        at = np.flatnonzero(self._found == np.uint64(number))
-        return int(at[0]) if at.size else None
-
     def ids(self, at: slice | np.ndarray) -> Ids:
-        return Ids(self._found[at], self.table.padding_idx, distinct=True)
+        return Ids(self.found[at], self.table.padding_idx, distinct=True)
 
     @property
     def count(self) -> int:
         """How many ids there are."""
-        return self._found.size
+        return self.found.size
 
 
 class BatchRows:
@@ -125,7 +120,8 @@ class BatchRows:
 
     def find(self, table: Embedding, number: int) -> int | None:
         """Return the position of an id; None if the batch does not use it."""
-        return self._rows_of(table).find(number)
+        at = np.flatnonzero(self._rows_of(table).found == np.uint64(number))
+        return int(at[0]) if at.size else None
 
     def fetch(
         self, variables: Iterable[Variable] = ()

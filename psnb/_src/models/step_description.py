@@ -67,11 +67,12 @@ def described(
     operations : iterable of StepOperation
         What is computed.
     """
+    before, after = ((_moving(*each) for each in several) for several in (pulled, pushed))
     return StepDescription(
         [
-            *(StepOperation("pull", (), (_array(*each),), _where(each[0])) for each in pulled),
+            *(StepOperation("pull", (), *each) for each in before),
             *operations,
-            *(StepOperation("push", (_array(*each),), (), _where(each[0])) for each in pushed),
+            *(StepOperation("push", array, (), note) for array, note in after),
         ]
     )
 
@@ -82,16 +83,16 @@ def array_text(dtype: str, shape: Iterable[object]) -> str:
     return f"{_SHORT.get(kind, kind)}{dtype[len(kind) :]}[{','.join(map(str, shape))}]"
 
 
-def _array(handle: Handle, count: int | None) -> str:
-    if isinstance(handle, Embedding):
-        return array_text(handle.dtype.name, ("rows" if count is None else count, handle.dim))
-    return array_text(np.dtype(handle.dtype).name, handle.shape)
-
-
-def _where(handle: Handle) -> str:
+def _moving(handle: Handle, count: int | None) -> tuple[tuple[str], str]:
+    """Return what is pulled or pushed of a parameter, and where that is."""
     kind = "embedding" if isinstance(handle, Embedding) else "variable"
-    shards = shards_of(handle)
-    return f"{kind} {handle.name!r} on {', '.join(shards.servers())}"
+    shape: tuple[object, ...] = (
+        ("rows" if count is None else count, handle.dim)
+        if isinstance(handle, Embedding)
+        else handle.shape
+    )
+    note = f"{kind} {handle.name!r} on {', '.join(shards_of(handle).servers())}"
+    return (array_text(np.dtype(handle.dtype).name, shape),), note
 
 
 def _arrays(operation: StepOperation) -> str:

@@ -90,8 +90,6 @@ def described_call(
     """Return what was recorded, with the pull before it, and backward and the push after it."""
     handles: list[Handle] = [*tables, *variables]
     known: list[tuple[Handle, int | None]] = [(each, None) for each in handles]
-    return described(known, [*recorder.operations, BACKWARD], known)
-
-
-BACKWARD = StepOperation("backward", note="autograd goes through these operations in reverse")
-"""Comes between a call and the push; the loss decides what it does."""
+    # Between a call and the push; the loss decides what it does.
+    backward = StepOperation("backward", note="autograd goes through these operations in reverse")
+    return described(known, [*recorder.operations, backward], known)
