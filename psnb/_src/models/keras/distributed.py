@@ -408,9 +408,7 @@ class DistributedKeras:
         return Passes(self._coordinator, data, steps, metrics, in_order=first)
 
     def _check_trainable(self) -> None:
-        changed = [path for path, learns in _trainable(self._model) - self._trainable if learns]
-        changed += [path for path, learns in self._trainable - _trainable(self._model) if learns]
-        if changed:
+        if changed := sorted({path for path, _ in _trainable(self._model) ^ self._trainable}):
             raise ConfigurationError(
                 f"{changed[0]!r} ({len(changed)} in all) was frozen, or let learn, after "
                 "psnb.keras.distribute, which makes no difference there. As in Keras, where "
