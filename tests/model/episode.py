@@ -11,7 +11,7 @@ import numpy as np
 from psnb._src.coordinator.closures.remote_value import ClosureStatus
 from psnb._src.coordinator.scheduling.work import Work
 from psnb._src.server.operations import EndWriter
-from psnb.errors import PsnbError, ServerUnresponsiveError
+from psnb.errors import ConfigurationError, PsnbError, ServerUnresponsiveError
 from tests.coordinator.queues import commit_of
 from tests.model.notebook import Notebook
 from tests.model.reconciler import ROOM
@@ -97,7 +97,7 @@ class Episode:
             notebook.do(notebook.round) if world.chance(0.2) else world.step()
             notebook.feed()
             self._raise()
-            if notebook.recovering or self._is_lost():
+            if notebook.recovering or self._is_lost() or self._lacks_tables():
                 notebook.recover()
             alive = [server for server in notebook.watched() if server.alive]
             if len(alive) <= notebook.layout.replicas:
@@ -184,6 +184,18 @@ class Episode:
     def _is_lost(self) -> bool:
         notebook = self.notebook
         return notebook.unmade or any(place.primary is None for place in notebook.layout.placements)
+
+    def _lacks_tables(self) -> bool:
+        """Whether a read would say that a table was dropped or lost, and to call recover."""
+        for index, place in enumerate(self.notebook.layout.placements):
+            assert place.primary is not None
+            server = self.world.servers[place.primary.key]
+            if server.alive and index in server.host._hosted:
+                try:
+                    contents(server.host, index)
+                except ConfigurationError:
+                    return True
+        return False
 
     def _wants_recovery(self) -> bool:
         """Whether somebody would call recover: something is lost, or may be."""
