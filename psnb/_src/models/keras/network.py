@@ -33,7 +33,11 @@ Blended = tuple[Any, Any]
 
 
 class MovingAverages:
-    """Notes what calls in one thread blend into averages, within `noted`."""
+    """Notes what calls in one thread blend into averages, within `noted`.
+
+    As `psnb._src.models.torch.buffers`: a call that begins with zeros for averages gives its share
+    of them to the last digit.
+    """
 
     def __init__(self) -> None:
         # By the variable's id: share and term, and the value that the last call has left.
