@@ -1,8 +1,9 @@
 """Exported: the content of an export, and the computation that a framework makes of it.
 
-A framework has two small parts. One makes an `Exported` of a model: ``to_export(example)``, a method
-of what `psnb.export` takes. The other is a module ``<framework>_program`` here: without Dask, its
-``load(manifest, programs, dense, tables)`` makes a `Computation` of it, or raises ValueError.
+A framework has two small parts. One makes an `Exported` of a model: ``to_export(example)``, a
+method of what `psnb.export` takes. The other is a module ``<framework>_program`` here: without
+Dask, its ``load(manifest, programs, dense, tables)`` makes a `Computation` of it, or raises
+ValueError.
 """
 
 from __future__ import annotations
