@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 from collections import Counter
 from random import Random
 
 import numpy as np
 
-from psnb._src.coordinator.closures.remote_value import ClosureStatus
+from psnb._src.coordinator.closures.remote_value import ClosureStatus, StepValues
 from psnb._src.coordinator.scheduling.work import Work
+from psnb._src.protocol.messages import AskLease
 from psnb._src.server.operations import EndWriter
 from psnb.errors import ConfigurationError, PsnbError, ServerUnresponsiveError
 from tests.coordinator.queues import commit_of
 from tests.model.notebook import Notebook
+from tests.model.reading import Element
 from tests.model.reconciler import ROOM
 from tests.model.takeover import Takeover, contents
 from tests.model.workers import code
@@ -47,6 +50,10 @@ class Episode:
         Whether shards are told now and then what they may forget.
     dies : bool
         Whether the notebook may die, and another one takes over.
+    long : bool
+        Whether closures may have several steps.
+    reads : bool
+        Whether steps take from a leased dataset.
     """
 
     def __init__(
@@ -60,9 +67,12 @@ class Episode:
         tells: bool = False,
         dies: bool = False,
         long: bool = False,
+        reads: bool = False,
     ) -> None:
         self.world = world = World(seed)
-        self.notebook = Notebook(world, mode, servers=3, shards=4, replicas=replicas, workers=3)
+        chance = Random(seed)
+        splits = [chance.randint(0, 9) for _ in range(chance.choice((5, 15, 40)))] if reads else []
+        self.notebook = Notebook(world, mode, 3, 4, replicas, 3, splits, in_order=long or reads)
         self._mode, self._careful = mode, careful
         self._cancels = Random(seed) if cancels else None  # its own: old seeds stay what they were
         self._tells = Random(seed) if tells else None
@@ -110,7 +120,8 @@ class Episode:
 
     def _act(self) -> None:
         world, notebook = self.world, self.notebook
-        if self._cancels is not None and self._cancels.random() < 0.05:
+        often = 0.01 if notebook.splits else 0.05
+        if self._cancels is not None and self._cancels.random() < often:
             notebook.do(lambda: notebook.cancel(self._cancels))
         if self._tells is not None and self._tells.random() < 0.05:
             notebook.do(notebook.tell)
@@ -119,10 +130,10 @@ class Episode:
             notebook.do(notebook.feed)
         elif choice < 0.20:
             notebook.do(notebook.round)
-        elif choice < 0.23 and notebook.rows.next < ROOM - 3:
+        elif choice < 0.23 and notebook.rows.next < ROOM - 5:
             self._raise()
             if not notebook.queue.failing():
-                notebook.put(self._long.choice((1, 1, 3)) if self._long is not None else 1)
+                notebook.put(self._long.choice((1, 2, 5)) if self._long is not None else 1)
         elif choice < 0.235:
             self._hurt_a_worker()
         elif choice < 0.240:
@@ -243,6 +254,8 @@ class Episode:
         for closure in notebook.closures:
             for row in range(closure.first, closure.first + closure.granted):
                 self._check_step(closure, row, {i: float(v[row]) for i, v in values.items()})
+        if notebook.splits:
+            self._check_elements()
         for server in notebook.watched():
             for held in server.host._hosted.values() if server.alive else ():
                 held.shard.run(notebook.settled())
@@ -264,6 +277,9 @@ class Episode:
         attempt = self._attempt(closure, row, sums)
         if attempt is None:
             return  # nothing is left of it, and nobody can tell where it was
+        if (row, attempt) in notebook.quiet:
+            assert not sums, f"it wrote nothing, and left something: {told}"
+            return
         chosen, begun = notebook.wrote[row, attempt]
         for index, value in sums.items():
             assert value == code(attempt), f"it left something else than attempt {attempt}: {told}"
@@ -278,12 +294,52 @@ class Episode:
 
     def _attempt(self, closure: Work, row: int, sums: dict[int, int]) -> int | None:
         """Return which attempt at a step has counted; None if that cannot be told."""
-        if closure.granted == 1:
-            attempt: int = closure.remote.fetch()
-            return attempt
+        if row in (counted := _counted(closure)):
+            return counted[row]
+        # Servers knew that it was done, as a later one was, and no more.
         known = {attempt for at, attempt in self.notebook.wrote if at == row}
         found = {attempt for attempt in known if code(attempt) in sums.values()}
-        return next(iter(found or known)) if found or len(known) == 1 else None
+        quiet = any(at == row for at, _ in self.notebook.quiet)
+        return next(iter(found or known)) if found or (len(known) == 1 and not quiet) else None
+
+    def _check_elements(self) -> None:
+        """Assert that steps have used each element once that is not left to be read."""
+        notebook, used = self.notebook, Counter[Element]()
+        assert notebook.epoch is not None
+        counted = {each for closure in notebook.closures for each in _counted(closure).items()}
+        for attempt in counted:
+            used.update(notebook.used[attempt])
+        state = notebook.leases.state(notebook.epoch)
+        left = Counter(each for part in state["ranges"] for each in self._elements(*part))
+        every = Counter(
+            each for split in range(len(notebook.splits)) for each in self._elements(split)
+        )
+        # A worker may call a step effective when its closure was cancelled, as servers knew of no
+        # commit of it: it wrote nothing, or they have lost that. Its elements may count as used.
+        stray = Counter(
+            each for attempt in notebook.effective - counted for each in notebook.used[attempt]
+        )
+        lost, twice = every - used - left, used + left - every
+        assert not twice, f"used twice, or used and left: {twice}"
+        assert not lost - stray, f"neither used nor left: {lost - stray}"
+        visits = used.total() + lost.total()
+        assert state["visits"] == visits, f"{state['visits']} visits of {visits}"
+        for worker in notebook.sessions:
+            notebook.leases.lose(worker.state)
+        ask = AskLease(notebook.epoch, notebook.rows.next, None)
+        again = Counter[Element]()
+        while (lease := notebook.leases.lease(self, ask)) is not None:
+            again.update(self._elements(lease.split, lease.state, lease.count))
+        assert again == left, f"nobody can read: {left - again}"
+        self.world.counts["elements used"] += used.total()
+        self.world.counts["elements left"] += left.total()
+
+    def _elements(
+        self, split: int, first: int | None = None, count: int | None = None
+    ) -> list[Element]:
+        first = first or 0
+        end = self.notebook.splits[split] if count is None else first + count
+        return [(split, position) for position in range(first, end)]
 
     def _forgotten(self, closure: Work) -> bool:
         """Whether the worker that had learned something from a closure could not send it."""
@@ -297,16 +353,27 @@ class Episode:
         return worker is None or worker.lost or commit_of(closure) in notebook.forgotten
 
 
+def _counted(closure: Work) -> dict[int, int]:
+    """Return the steps that have had their effect, with their attempts, as the notebook knows."""
+    remote = closure.remote
+    if isinstance(remote, StepValues):
+        return dict(pickle.loads(each) for each in remote.arrived)
+    return dict([remote.fetch()]) if remote.status is ClosureStatus.COMPLETED else {}
+
+
 def episode(seed: int) -> Episode:
     """Return an episode of whatever kind."""
     kinds = [(0, False), (1, False), (1, True)]
     replicas, careful = kinds[seed // len(MODES) % len(kinds)]
+    mode = MODES[seed % len(MODES)]
+    reads = mode == "async" and seed % 4 in (1, 2)
     return Episode(
         seed,
-        mode=MODES[seed % len(MODES)],
+        mode=mode,
         replicas=replicas,
         careful=careful,
         tells=seed % 7 in (1, 3, 4, 5),
         dies=seed % 7 in (3, 4),
-        long=MODES[seed % len(MODES)] == "async" and seed % 5 in (3, 4),
+        long=mode == "async" and (seed % 5 in (3, 4) or (reads and seed % 5 != 0)),
+        reads=reads,
     )

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from psnb._src.client.commit import UndecidedError, ask, end_round, resolve_in_doubt
 from psnb._src.client.requests import Request
 from psnb._src.coordinator.closures.options import ScheduleOptions
+from psnb._src.coordinator.closures.remote_value import RemoteValue, StepValues
 from psnb._src.coordinator.scheduling.doubts import Applied, Attempts
 from psnb._src.coordinator.scheduling.events import Balance, Heard, Joined, Left, Started
 from psnb._src.coordinator.scheduling.gates import (
@@ -24,8 +25,10 @@ from psnb._src.coordinator.scheduling.gates import (
     Step,
 )
 from psnb._src.coordinator.scheduling.instructions import ReportSettled, Resolve, Send, Tell
+from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
 from psnb._src.coordinator.scheduling.work import Numbers, Work
 from psnb._src.coordinator.scheduling.worker_state import WorkerState
+from psnb._src.coordinator.workers.knowledge import WorkerKnowledge
 from psnb._src.coordinator.workers.resolve import Resolver
 from psnb._src.monitor.events import EventKind
 from psnb._src.placement.layout import ShardId
@@ -35,17 +38,16 @@ from psnb._src.protocol.messages import (
     ClosuresReturned,
     RecallClosures,
     RevokeClosure,
+    TakeAnswer,
+    ToNotebook,
 )
 from psnb._src.server.operations import EndRound, FenceCommits
-from psnb._src.utils.phases import PHASES
 from psnb.errors import ServerLostError, ServerUnresponsiveError
-from tests.coordinator.queues import ClosureQueue, commit_of, done, make_work, raised
+from tests.coordinator.queues import ClosureQueue, commit_of, make_work
+from tests.model.reading import Element
 from tests.model.reconciler import Fences, Reconciler
-from tests.model.workers import Exchanging, StepAttempt, Worker, code
+from tests.model.workers import SECONDS_A_STEP, Assigned, Exchanging, StepAttempt, Worker, code
 from tests.model.world import World, once
-
-_SECONDS_A_STEP = 0.02
-"""What the scheduler takes a step of the world for: closures are sent ahead, and called back."""
 
 
 class _Resolver(Resolver):
@@ -89,17 +91,38 @@ class Notebook(Reconciler):
         ``async``, ``sync`` or ``geo``.
     servers, shards, replicas, workers : int
         How many.
+    splits : sequence of int
+        How many elements each split of a dataset has from which closures take; none: they take
+        nothing.
+    in_order : bool
+        Whether what a session's ends send each other arrives in its order. Workers that say
+        several things of one closure need that.
     """
 
     def __init__(
-        self, world: World, mode: str, servers: int, shards: int, replicas: int, workers: int
+        self,
+        world: World,
+        mode: str,
+        servers: int,
+        shards: int,
+        replicas: int,
+        workers: int,
+        splits: Sequence[int] = (),
+        *,
+        in_order: bool = False,
     ) -> None:
         super().__init__(world, servers, shards, replicas)
         gates: dict[str, Gate] = {"async": Gate(), "sync": RoundGate(3), "geo": FlushGate()}
         self._steps: list[Step] = []
+        self.leases, self.splits, self.in_order = LeaseRegistry(), splits, in_order
+        self.epoch = self.leases.open(len(splits)) if splits else None
         self.queue = ClosureQueue(
-            10_000, gate=gates[mode], clock=lambda: world.steps * _SECONDS_A_STEP
+            10_000,
+            gate=gates[mode],
+            leases=self.leases,
+            clock=lambda: world.steps * SECONDS_A_STEP,
         )
+        self._knowledge = WorkerKnowledge(SimpleNamespace(leases=self.leases))  # type: ignore[arg-type]
         self.resolver = _Resolver(self)
         self.queue.on = {
             Send: self._send,
@@ -117,6 +140,11 @@ class Notebook(Reconciler):
         self.sessions: list[Worker] = []  # those that were given up, too
         # Where each attempt of a step writes, by its row, and since when it runs.
         self.wrote: dict[tuple[int, int], tuple[tuple[ShardId, ...], int]] = {}
+        # By the same, what it has taken; those that wrote nothing; and those of which their worker
+        # has said that they had their effect, whatever was known of their closure by then.
+        self.used: dict[tuple[int, int], list[Element]] = {}
+        self.quiet: set[tuple[int, int]] = set()
+        self.effective: set[tuple[int, int]] = set()
         self.rounds: dict[int, tuple[tuple[int, ...], Any]] = {}  # closures, and what came of it
         self.ending: dict[int, tuple[int, ...]] = {}  # closures of rounds whose end was begun
         self.ran: dict[int, Worker] = {}  # who has told the end of a closure
@@ -134,8 +162,9 @@ class Notebook(Reconciler):
 
     def put(self, steps: int = 1) -> None:
         options = ScheduleOptions(1000, steps=steps)
-        number = self.rows.take(steps)
-        closure = make_work(self.queue, number, options)
+        inbox = self.queue.inbox
+        remote = RemoteValue(inbox) if steps == 1 else StepValues(inbox, bool)
+        closure = make_work(self.queue, self.rows.take(steps), options, remote=remote)
         self.queue.put(closure)
         self.closures.append(closure)
 
@@ -161,22 +190,25 @@ class Notebook(Reconciler):
     def _send(self, instruction: Send) -> None:
         worker = self._of[instruction.worker]
         for closure in instruction.closures:
-            execution = closure.execution
+            execution, ranges = closure.execution, self._knowledge._ranges(closure)
             step = StepAttempt(closure.number, execution.commit, execution.attempt)
-            arrive = once(partial(worker.arrive, closure, step, closure.left, self.layout.version))
-            self.world.send(worker, arrive, lost=partial(self.broken, worker))
+            assigned = Assigned(closure, step, closure.left, self.layout.version, ranges)
+            self.world.counts["ranges taken again"] += len(ranges)
+            worker.inbox.send(partial(worker.arrive, assigned))
 
     def _tell(self, instruction: Tell) -> None:
         worker, message = self._of[instruction.worker], instruction.message
         match message:
             case RecallClosures(closures=closures) | CancelClosures(closures=closures):
-                stop = partial(worker.stop, closures)
+                action = partial(worker.stop, closures)
             case RevokeClosure(closure=closure):
-                stop = partial(worker.stop, [closure])
+                action = partial(worker.stop, [closure])
+            case TakeAnswer(number=number, answer=answer):
+                action = partial(worker.take_answer, number, answer)
             case _:
                 raise AssertionError(message)
         self.world.counts[type(message).__name__] += 1
-        self.world.send(worker, once(stop), lost=partial(self.broken, worker))
+        worker.inbox.send(action)
 
     def settled(self) -> FenceCommits:
         """Return what tells a shard which commits it may forget."""
@@ -195,40 +227,29 @@ class Notebook(Reconciler):
             worker.lost = True
 
     def heard(
-        self,
-        worker: Worker,
-        closure: Work,
-        ending: bool | None,
-        payload: bytes,
-        steps: int,
-        pushed: bool,
-        key: tuple[str, int] | None,
+        self, worker: Worker, message: ClosureResults, effective: Collection[StepAttempt]
     ) -> None:
-        """Take a result, unless the session is over."""
+        """Take results, unless the session is over; it calls some steps effective."""
         if worker.lost:
             return
-        self.ran[closure.id] = worker
-        if isinstance(worker, Exchanging) and key is not None:
-            self.doubts.append((closure, worker.sent[key[1]]))
-        results = []
-        if ending:
-            results = [done(closure, payload, steps=steps, pushed=pushed)[1]]
-        else:
-            if steps:
-                results = [done(closure, steps=steps, ended=False)[1]]
-            if key is not None:
-                _, result = done(closure, payload, steps=0, pushed=pushed)
-                results += [replace(result, in_doubt=key)]
-            else:
-                results += [raised(closure, payload)[1]]
-        timed = [replace(each, seconds=_SECONDS_A_STEP) for each in results]
-        self.queue.handle(Heard(worker.state, ClosureResults([], [], [0.0] * len(PHASES), timed)))
+        self.effective |= {(each.row, each.attempt) for each in effective}
+        for each in message.results:
+            self.ran[each.closure] = worker
+            if isinstance(worker, Exchanging) and each.in_doubt is not None:
+                closure = worker.state.load.find(each.closure)
+                self.doubts.append((closure, worker.sent[each.in_doubt[1]]))
+        self.hear(worker, message)
 
     def returned(self, worker: Worker, closures: Sequence[int]) -> None:
         """Take closures back that were not begun, unless the session is over."""
         if not worker.lost:
             self.world.counts["closures returned"] += len(closures)
-            self.queue.handle(Heard(worker.state, ClosuresReturned(closures)))
+            self.hear(worker, ClosuresReturned(closures))
+
+    def hear(self, worker: Worker, message: ToNotebook) -> None:
+        """Take a message, likewise."""
+        if not worker.lost:
+            self.queue.handle(Heard(worker.state, message))
 
     def broken(self, worker: Worker) -> None:
         """See that a worker's connection broke: it is given up, alive or not."""
@@ -273,7 +294,7 @@ class Notebook(Reconciler):
             if closure.execution.round >= turn or commit_of(closure) not in counted or outcome:
                 assert not found, f"{closure} counts in round {turn}: {found}"
             elif closure.remote.status.value == "completed":
-                attempt = closure.remote.fetch()
+                _, attempt = closure.remote.fetch()
                 chosen, begun = self.wrote[closure.first, attempt]
                 if shard in chosen and begun > since:
                     wanted = code(attempt) / len(counted)

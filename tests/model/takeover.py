@@ -140,7 +140,8 @@ class Takeover:
             there = there or bool(found)
         if unknown and not there:
             return None
-        if row < closure.number and notebook.mode == "async":
+        quiet = any(number == row for number, _ in notebook.quiet)
+        if row < closure.number and notebook.mode == "async" and not quiet:
             assert there, f"it is lost: {told}"
         return there
 

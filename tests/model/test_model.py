@@ -48,3 +48,11 @@ def test_a_cancelled_closure_has_completed_or_leaves_nothing(mode: str, seed: in
     counts = Episode(seed, mode=mode, replicas=1, careful=False, cancels=True).run(STEPS)
     assert counts["closures cancelled"] + counts["closures revoked"]
     assert mode == "geo" or counts["closures revoked"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_each_element_is_used_by_one_step_or_left(replicas: int, seed: int) -> None:
+    one = Episode(seed, mode="async", replicas=replicas, careful=False, long=True, reads=True)
+    counts = one.run(STEPS)
+    assert counts["elements used"] + counts["elements left"]

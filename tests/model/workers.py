@@ -1,4 +1,4 @@
-"""Workers: run closures in the simulated world; see `runtime.session` for what they do."""
+"""Workers: run closures in the simulated world; see `psnb._src.worker.session` for what they do."""
 
 from __future__ import annotations
 
@@ -8,25 +8,50 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from psnb._src.client.commit import UndecidedError, ask
 from psnb._src.client.commit import commit as commit_on
 from psnb._src.client.direct import CommitNumbers
 from psnb._src.client.requests import Request
+from psnb._src.coordinator.scheduling.doubts import failed
 from psnb._src.coordinator.scheduling.work import Work
 from psnb._src.coordinator.scheduling.worker_state import WorkerState
 from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.errors import pack_error
-from psnb._src.protocol.messages import exchange_writer
+from psnb._src.protocol.messages import (
+    ClosureResult,
+    ClosureResults,
+    Inquiry,
+    QuestionAsked,
+    Taken,
+    TakenRange,
+    exchange_writer,
+)
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.tables.operations import AddRows, OnTable, PushGradient, ReadValues
+from psnb._src.utils.phases import PHASES
 from psnb._src.worker.reports import remembered
+from psnb._src.worker.results import _joined
 from psnb.errors import ServerLostError
+from tests.model.reading import Reader, Reading
 from tests.model.reconciler import ROOM, TABLE
-from tests.model.world import Process, World, once
+from tests.model.world import Line, Process, World
 
 if TYPE_CHECKING:
     from tests.model.notebook import Notebook
+
+
+SECONDS_A_STEP = 0.02
+"""What the scheduler takes a step of the world for: closures are sent ahead, and called back."""
+
+
+_QUIET = 0.15
+"""How many steps that have taken elements write nothing."""
+
+
+_TOLD_SOON = 0.25
+"""How often a worker says at once what was taken, or which step of several is done."""
 
 
 _THREADS = 2
@@ -54,6 +79,21 @@ class StepAttempt(NamedTuple):
     number: int  # of its commit
     attempt: int
 
+    @property
+    def value(self) -> bytes:
+        """What it returns, pickled: which step in which attempt."""
+        return pickle.dumps((self.row, self.attempt))
+
+
+class Assigned(NamedTuple):
+    """A closure as its worker got it."""
+
+    closure: Work
+    first: StepAttempt
+    steps: int
+    layout: int  # its version
+    ranges: Sequence[TakenRange]
+
 
 class Worker(Process):
     """A worker's session: runs closures, as long as it lives."""
@@ -64,88 +104,128 @@ class Worker(Process):
         self.state = WorkerState(self.name, f"tcp://{self.name}", session, session, 3)
         self.state.threads = _THREADS
         self.running: set[int] = set()
-        self.waiting: list[tuple[Work, StepAttempt, int, int]] = []
+        self.waiting: list[Assigned] = []
         self.stopping: set[int] = set()  # to end with the step that they do
         self.lost = False  # the notebook has given it up
+        self.reader: Reader | None = None
+        self.taken: list[Taken] = []  # and not said
+        self._done: dict[Work, list[StepAttempt]] = {}  # steps of long closures, likewise
+        self._questions: list[Callable[[Any], None]] = []
+        if notebook.epoch is not None:
+            self.reader = Reader(self, notebook.epoch, notebook.splits)
+        broken = partial(notebook.broken, self)
+        self._line = Line(world, notebook, broken, in_order=notebook.in_order)
+        self.inbox = Line(world, self, broken, in_order=notebook.in_order)
 
-    def arrive(self, closure: Work, step: StepAttempt, left: int, layout: int) -> None:
+    def arrive(self, assigned: Assigned) -> None:
         """Run a closure when there is a free thread."""
-        self.waiting.append((closure, step, left, layout))
+        self.waiting.append(assigned)
         self._begin_waiting()
 
     def stop(self, closures: Sequence[int]) -> None:
         """Return what is not begun of closures; the others end with the step that they do."""
         self.stopping |= self.running.intersection(closures)
-        back = [each[0].id for each in self.waiting if each[0].id in closures]
+        back = [each.closure.id for each in self.waiting if each.closure.id in closures]
         if back:
-            self.waiting = [each for each in self.waiting if each[0].id not in closures]
-            self.world.send(
-                self.notebook,
-                once(partial(self.notebook.returned, self, back)),
-                lost=partial(self.notebook.broken, self),
-            )
+            self.waiting = [each for each in self.waiting if each.closure.id not in closures]
+            self._line.send(partial(self.notebook.returned, self, back))
+
+    def ask(self, inquiry: Inquiry, then: Callable[[Any], None]) -> None:
+        """Ask the notebook; a session that is over gets no answer."""
+        if self.alive:
+            self._questions.append(then)
+            asked = QuestionAsked(len(self._questions) - 1, inquiry)
+            self._line.send(partial(self.notebook.hear, self, asked))
+
+    def take_answer(self, number: int, answer: object) -> None:
+        self.do(partial(self._questions[number], answer))
 
     def _begin_waiting(self) -> None:
         while self.waiting and len(self.running) < _THREADS:
-            closure, *rest = self.waiting.pop(0)
-            self.running.add(closure.id)
-            self.begin(closure, *rest)
+            assigned = self.waiting.pop(0)
+            self.running.add(assigned.closure.id)
+            if self.known.version < assigned.layout:
+                self.known = self.world.published
+            self._begin(assigned, assigned.first, assigned.steps)
 
-    def begin(self, closure: Work, step: StepAttempt, left: int, layout: int) -> None:
-        """Run a closure: for each step read, write to some shards, commit."""
-        if self.known.version < layout:
-            self.known = self.world.published
-        self._begin(closure, step, left, 0)
-
-    def _begin(self, closure: Work, step: StepAttempt, left: int, done: int) -> None:
-        notebook, random = self.notebook, self.world.random
+    def _begin(self, assigned: Assigned, step: StepAttempt, left: int) -> None:
+        """Do a step: take elements, read, write to some shards, commit."""
+        notebook, random, closure = self.notebook, self.world.random, assigned.closure
         # Another attempt writes somewhere else.
         shards = notebook.shards
         chosen = tuple(random.sample(shards, random.randint(1, min(3, len(shards)))))
         turn = closure.execution.round
+        reading = Reading(step.row, assigned.ranges)
+
+        def begin() -> None:
+            if self.reader is not None and random.random() < _TOLD_SOON:
+                self._tell()
+            self.world.ask(self, [Request(chosen[0], OnTable(TABLE, ReadValues()))], read)
 
         def read(outcomes: list[Any]) -> None:
             (values,) = outcomes
             if isinstance(values, Exception):
-                self._report(closure, False, pack_error(values), done)
+                self._end(closure, failed(closure, pack_error(values)))
                 return
             if random.random() < 0.05:
-                self._report(closure, False, pack_error(ValueError("boo")), done)
+                self._end(closure, failed(closure, pack_error(ValueError("boo"))))
                 return
             # One that was cancelled may see later rounds.
             if turn is not None and not self.lost and not closure.execution.revoked:
                 notebook.check_rounds(chosen[0], values, turn)
+            if self.reader is not None and not reading.ended and random.random() < 0.5:
+                self.reader.next(reading, write)
+            else:
+                write()
+
+        def write() -> None:
+            if self.reader is not None and (not reading.elements or random.random() < _QUIET):
+                notebook.quiet.add((step.row, step.attempt))
+                notebook.used[step.row, step.attempt] = reading.elements
+                ended(None)
+                return
             notebook.wrote[step.row, step.attempt] = chosen, begun
-            self._write(closure, step, chosen, turn, ended)
+            notebook.used[step.row, step.attempt] = reading.elements
+            self._write(step, chosen, turn, reading.used, ended)
 
         def ended(outcome: Any) -> None:
-            result = pickle.dumps(step.attempt)
+            over = left == 1 or closure.id in self.stopping
+            over |= self.reader is not None and reading.ended and not reading.elements
             if isinstance(outcome, UndecidedError):
-                self._report(closure, None, result, done, outcome.commit[:2])
+                self._end(closure, self._result(closure, [step], 0, outcome.commit[:2]))
             elif isinstance(outcome, Exception):
-                self._report(closure, False, pack_error(outcome), done)
-            elif left == 1 or closure.id in self.stopping:
-                notebook.world.counts["long closures stopped"] += left > 1
-                self._report(closure, True, result, done + 1)
+                self._end(closure, failed(closure, pack_error(outcome)))
+            elif assigned.steps == 1:
+                self._end(closure, self._result(closure, [step], 1))
             else:
+                self._done.setdefault(closure, []).append(step)
+                if over:
+                    notebook.world.counts["long closures stopped"] += left > 1
+                    self._end(closure, None)
+                    return
                 notebook.world.counts["steps of long closures"] += 1
+                if self.reader is not None and random.random() < _TOLD_SOON:
+                    self._tell()
                 following = StepAttempt(step.row + 1, step.number + 1, step.attempt)
-                self._begin(closure, following, left - 1, done + 1)
+                self._begin(assigned, following, left - 1)
 
         begun = self.world.steps
-        self.world.ask(self, [Request(chosen[0], OnTable(TABLE, ReadValues()))], read)
+        if self.reader is None or reading.elements:
+            begin()
+        else:
+            self.reader.next(reading, begin)
 
     def _write(
         self,
-        closure: Work,
         step: StepAttempt,
         chosen: tuple[ShardId, ...],
         turn: int | None,
+        used: Sequence[Taken],
         ended: Callable[[Any], None],
     ) -> None:
         one = write(step.row, step.attempt, pushed=turn is not None)
         name = self.notebook.queue.name
-        result = remembered((), b"", pickle.dumps(step.attempt))
+        result = remembered(used, b"", step.value)
         commit = Commit(
             *(name, step.number, step.attempt, (), chosen),
             closures=((step.number, result),),
@@ -167,26 +247,40 @@ class Worker(Process):
             len({place.servers for place in places}) == 1 and len(places[0].servers) == 1
         )
 
-    def _report(
+    def _result(
         self,
         closure: Work,
-        ending: bool | None,
-        payload: bytes,
-        steps: int,
-        key: tuple[str, int] | None = None,
-    ) -> None:
-        notebook, pushed = (
-            self.notebook,
-            closure.execution.round is not None and ending is not False,
-        )
+        done: Sequence[StepAttempt],
+        count: int,
+        in_doubt: tuple[str, int] | None = None,
+        *,
+        ended: bool = True,
+    ) -> ClosureResult:
+        values, pushed = [each.value for each in done], closure.execution.round is not None
+        outcome = closure.id, count, ended, True, b"", values
+        return ClosureResult(*outcome, SECONDS_A_STEP, pushed, (), in_doubt)
+
+    def _end(self, closure: Work, last: ClosureResult | None) -> None:
+        """Say with what a closure has ended; None: with the steps that it has done."""
         self.running.discard(closure.id)
         self.stopping.discard(closure.id)
-        self.world.send(
-            notebook,
-            once(lambda: notebook.heard(self, closure, ending, payload, steps, pushed, key)),
-            lost=lambda: notebook.broken(self),
-        )
+        self._tell(closure, last)
         self._begin_waiting()
+
+    def _tell(self, ended: Work | None = None, last: ClosureResult | None = None) -> None:
+        """Send what was held back, with the end of a closure; see `psnb._src.worker.results`."""
+        done, self._done = self._done, {}
+        taken, self.taken = self.taken, []
+        results = []
+        for closure, steps in done.items():
+            over = closure is ended and last is None
+            results.append(self._result(closure, steps, len(steps), ended=over))
+        if last is not None:
+            results.append(replace(last, seconds=SECONDS_A_STEP))
+        effective = {step for steps in done.values() for step in steps}
+        joined = _joined(taken, {each.row for each in effective})
+        message = ClosureResults(joined, [], [0.0] * len(PHASES), results)
+        self._line.send(partial(self.notebook.heard, self, message, effective))
 
 
 class Exchanging(Worker):
@@ -205,16 +299,16 @@ class Exchanging(Worker):
 
     def _write(
         self,
-        closure: Work,
         step: StepAttempt,
         chosen: tuple[ShardId, ...],
         turn: int | None,
+        used: Sequence[Taken],
         ended: Callable[[Any], None],
     ) -> None:
         for shard in chosen:
             one = write(step.row, step.attempt, pushed=False)
             self._writes.setdefault(shard, []).append(one)
-        outcome = remembered((), b"", pickle.dumps(step.attempt))
+        outcome = remembered(used, b"", step.value)
         self._closures.append((step.number, outcome))
         if len(self._closures) < 3:
             ended(None)

@@ -139,6 +139,46 @@ class Link:
         self._back.clear()
 
 
+class Line:
+    """One way of a session's connection.
+
+    Parameters
+    ----------
+    world : World
+        Where it is.
+    to : Process
+        The end at which messages arrive.
+    broken : callable
+        Called when one is lost.
+    in_order : bool
+        Whether they arrive in their order, as on a real one, and none after one that is lost.
+    """
+
+    def __init__(
+        self, world: World, to: Process, broken: Callable[[], None], *, in_order: bool
+    ) -> None:
+        self._world, self._to, self._broken, self._in_order = world, to, broken, in_order
+        self._under_way: deque[Callable[[], None]] = deque()
+        self._closed = False
+
+    def send(self, action: Callable[[], None]) -> None:
+        """Let something happen at the other end: once."""
+        if not self._in_order:
+            self._world.send(self._to, once(action), self._broken)
+        elif not self._closed:
+            self._under_way.append(action)
+            self._world.send(self._to, once(self._arrive), self._lose)
+
+    def _arrive(self) -> None:
+        if self._under_way:
+            self._under_way.popleft()()
+
+    def _lose(self) -> None:
+        self._closed = True
+        self._under_way.clear()
+        self._broken()
+
+
 class Pending:
     """A request that somebody waits for, and its way through the network; see `CommTransport`."""
 
