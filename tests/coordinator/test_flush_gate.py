@@ -74,3 +74,13 @@ def test_one_that_begins_when_another_flush_is_wanted_already_is_flushed_too() -
     succeed(queue, third)
     assert not queue.done()
     assert steps == [Flush(), Flush()]
+
+
+def test_asking_on_the_loop_whether_all_is_done_begins_what_is_left() -> None:
+    queue, steps = ClosureQueue(10, gate=FlushGate()), list[Step]()
+    queue.attach(on_step=steps.append)
+    put(queue, 1)
+    succeed(queue, *queue.take(1))
+    steps.clear()
+    assert not queue.loop.do(queue.done)
+    assert steps == [Flush()]

@@ -13,6 +13,7 @@ from tests.coordinator.queues import (
     ClosureQueue,
     in_thread,
     put,
+    put_one,
     succeed,
     wait_for_waiter,
     worker,
@@ -99,3 +100,18 @@ def test_a_closed_queue_cannot_be_paused_or_resumed() -> None:
     for action in (queue.pause, queue.resume):
         with pytest.raises(errors.CoordinatorClosedError):
             action()
+
+
+def test_a_function_that_chooses_a_worker_may_pause_all() -> None:
+    queue = ClosureQueue(10)
+
+    def chooser(worker: object) -> bool:
+        queue.pause()
+        return True
+
+    each = put_one(queue, 0, pin=chooser)
+    one = queue.joined()
+    assert not queue.sent(one)
+    queue.resume()
+    assert not queue.sent(one)
+    assert not each.remote.done()

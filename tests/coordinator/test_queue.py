@@ -492,3 +492,24 @@ def test_no_connection_is_woken_in_vain_when_nothing_waits() -> None:
     put(queue, 1)
     assert woken.is_set()
     assert queue.has_work()
+
+
+def test_a_fault_in_one_closure_loses_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = ClosureQueue(10)
+    first, second = closure(queue, 0), closure(queue, 1)
+    add = queue.scheduler._waiting.add
+
+    def failing(each: Work) -> None:
+        if each is first:
+            raise RuntimeError("a fault")
+        add(each)
+
+    monkeypatch.setattr(queue.scheduler._waiting, "add", failing)
+    one = queue.joined()
+
+    def put_both() -> None:
+        queue.put(first)
+        queue.put(second)
+
+    queue.loop.do(put_both)  # they are taken in together
+    assert queue.sent(one) == [second]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from psnb._src.client.requests import Request
 from psnb._src.coordinator.closures.options import ScheduleOptions
@@ -28,6 +29,7 @@ from psnb._src.worker.reports import ReportedStates, remembered
 from tests.coordinator.queues import (
     NO_ARGUMENTS,
     ClosureQueue,
+    call_with,
     done,
     fail,
     make_work,
@@ -196,6 +198,22 @@ def test_a_closure_that_found_no_room_after_all_ends_the_runs() -> None:
     queue.attach(bool)  # a worker could do more, and then does not take it
     put_one(queue, 50)
     assert queue.recalled() == [""]
+
+
+def test_closures_that_become_ready_and_find_no_room_end_the_runs() -> None:
+    queue = ClosureQueue(20)
+    queue.function.duration.add(1.0)
+    full = queue.joined("b", 1)
+    run, more = put_run(queue), put_run(queue, number=20)
+    assert queue.sent(full) == [run]
+    queue.cancel_one(more.remote)
+    one = queue.joined("a")
+    first = put_one(queue, 50)
+    ready = [put_one(queue, each, call=call_with(queue, first.remote)) for each in (51, 52)]
+    _, result = done(first, dumps(None, "value"))
+    queue.heard(first, replace(result, seconds=1.0))
+    assert queue.sent(one) == [first, ready[0]]
+    assert queue.recalled() == ["b"]
 
 
 def test_while_it_is_paused_no_closure_ends_runs() -> None:

@@ -308,7 +308,7 @@ class ClosureQueue:
 
     @property
     def completed(self) -> int:
-        """How many closures have returned, as of the last turn."""
+        """How many closures have returned, as of the last call of `Scheduler.handle`."""
         return self._scheduler.statistics.completed
 
     def statistics(self) -> QueueStatistics:

@@ -146,7 +146,11 @@ class Inbox:
             If this is the loop's thread, which would wait for itself.
         """
         if self.here():
-            if (found := ready()) or timeout == 0:
+            try:
+                found = ready()
+            finally:
+                self._handle()
+            if found or timeout == 0:
                 return found or None
             raise RuntimeError(
                 "Dask's event loop cannot wait for a closure: await the remote value, or call from "

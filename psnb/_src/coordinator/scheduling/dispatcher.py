@@ -127,7 +127,8 @@ class Dispatcher:
             pins: list[Pin] = []
             if self.waiting.pinned():
                 pins = [worker.name, worker.index, *self._chosen(worker, failed)]
-            taken = self.waiting.take(partial(self._begin, load), pins)
+            if self.begins():  # a function that chooses may have paused all
+                taken = self.waiting.take(partial(self._begin, load), pins)
             if taken:
                 load.sent(self._clock())
         if not load.refused:

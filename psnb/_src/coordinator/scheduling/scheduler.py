@@ -129,7 +129,7 @@ class Scheduler:
     cancelled : int
         How many were cancelled.
     statistics : QueueStatistics
-        As of the end of the last turn; any thread may read it.
+        As of the end of the last call of `handle`; any thread may read it.
     busy : bool
         Likewise: whether something waits or runs, and nothing holds it up.
     """
@@ -154,9 +154,9 @@ class Scheduler:
         self._batching = 0  # how many put the closures of a round at this moment: they come at once
         self._awaiting_round: list[RemoteValue] = []  # their rounds are not applied
         self._completed = self._failed = self._retried = self._next_number = 0
-        self._handling = 0  # turns that are under way, each within the one before
+        self._handling = 0  # calls of `handle` under way, each within the one before
         self._instructions: list[Instruction] = []
-        # What is wanted at the end of the turn: idle workers may get something; long ones should
+        # What is wanted at the end of `handle`: idle workers may get something; long ones should
         # end, on a worker or (None) all; what runs should stop early.
         self._wake = self._stop = self._balancing = False
         self._end_long: set[str | int | None] = set()
@@ -191,15 +191,22 @@ class Scheduler:
         """Take events in, one after the other; return what is to be done, in this order.
 
         Within a call of `handle`, as from a user's function that chooses workers, it returns
-        nothing: what is to be done comes with that call. After an exception it comes with the next.
+        nothing: what is to be done comes with that call. If it raises, which is a fault, it has
+        taken in the other events all the same, and what is to be done comes with the next call.
         """
+        fault: BaseException | None = None
         self._handling += 1
         try:
             for event in happened:
-                self._handlers[type(event)](event)
+                try:
+                    self._handlers[type(event)](event)
+                except BaseException as error:
+                    fault = fault or error
+            if fault is not None:
+                raise fault
         finally:
             if self._handling == 1:
-                self._end_turn()
+                self._finish()
             self._handling -= 1
         if self._handling:
             return []
@@ -324,9 +331,9 @@ class Scheduler:
             self._note_effects(None)
         return "" if self.in_flight.running() else self.in_flight.blocked_by
 
-    # The end of a turn.
+    # The end of `handle`.
 
-    def _end_turn(self) -> None:
+    def _finish(self) -> None:
         if not self.closed:
             self._take_due_step()
         if self._wake or (self.gate.limits and self._waiting):
@@ -348,14 +355,15 @@ class Scheduler:
 
     def _dispatch(self) -> None:
         """Give idle workers what waits: no more of them than there is work for."""
-        if not self.dispatcher.has_work() or not self.dispatcher.any_idle():
+        if not self.dispatcher.has_work():
             return
         for worker in self.dispatcher.idle():
             self._feed(worker)
             if not self.dispatcher.has_work():
                 return
-        if self._long and self._waiting.unpinned(LONG_PRIORITY):
-            self._end_long.add(None)  # none of them had room after all
+        # None of them had room after all. Where a gate decides, long ones have one step anyway.
+        if self._long and not self.gate.limits and self._waiting.unpinned(LONG_PRIORITY):
+            self._end_long.add(None)
 
     def _feed(self, worker: WorkerState) -> None:
         """Send a worker the closures that it should get now."""

@@ -84,6 +84,7 @@ class WorkerConnection:
         self._stream: MessageStream | None = None  # while the session is open
         self._heard = True
         self.drained = asyncio.Event()
+        self._fault: Exception | None = None  # why it ends
         self._flushing: asyncio.Future[bytes] | None = None
 
     async def run(self) -> None:
@@ -133,9 +134,16 @@ class WorkerConnection:
             self._stream.send(message)
 
     def send_closures(self, closures: Sequence[Work]) -> None:
-        """Send closures to be run, and what they need, likewise."""
-        self.send_resources()  # what they use was defined before they were put
-        self.send(self._knowledge.run(closures, self.num_workers))
+        """Send closures to be run, and what they need, likewise.
+
+        If it cannot, as there is no memory, the session ends, and they run again.
+        """
+        try:
+            self.send_resources()  # what they use was defined before they were put
+            self.send(self._knowledge.run(closures, self.num_workers))
+        except Exception as error:
+            self._fault = error
+            self.drained.set()
 
     def send_resources(self) -> None:
         """Send what per-worker values are to be made or forgotten, if the worker has started."""
@@ -180,6 +188,8 @@ class WorkerConnection:
 
     async def _end_when_drained(self) -> None:
         await self.drained.wait()
+        if self._fault is not None:
+            raise self._fault
         if isinstance(self._services.mode, Geo) and (error := await self.flush()):
             raise ConnectionError(f"it could not send what it had learned: {unpack_error(error)}")
         raise _Drained

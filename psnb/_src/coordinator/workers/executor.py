@@ -7,6 +7,8 @@ task here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -34,6 +36,8 @@ from psnb._src.monitor.viewed import Records
 from psnb._src.server.operations import EndRound
 from psnb._src.strategy.core import StrategyCore
 from psnb._src.utils.threads import start_task
+
+logger = logging.getLogger("psnb")
 
 
 class Executor:
@@ -98,45 +102,57 @@ class Executor:
         self._busy = True
         try:
             self._pending += self._scheduler.handle(*events)
-            self._carry_out()
-            while self._answer():
-                self._pending += self._scheduler.handle()  # one may have put a closure
-                if not self._pending:
-                    break
-                self._carry_out()
+        except BaseException:  # a fault: what else has happened counts all the same
+            self._pending += self._scheduler.handle()
+            raise
         finally:
-            self._busy = False
+            try:
+                self._carry_out()
+                while self._answer():
+                    self._pending += self._scheduler.handle()  # one may have put a closure
+                    if not self._pending:
+                        break
+                    self._carry_out()
+            finally:
+                self._busy = False
 
     def _carry_out(self) -> None:
         while self._pending:
-            match self._pending.popleft():
-                case Send(worker, closures):
-                    self._membership.of(worker).send_closures(closures)
-                case Tell(worker, message):
-                    self._membership.of(worker).send(message)
-                case RecordSteps(worker, seconds, failed, staleness):
-                    threads, now = worker.load.threads, time.time()
-                    self._records.timeline.add(worker.index, seconds, failed, threads, now)
-                    if staleness:
-                        self._records.staleness.add_all(staleness)
-                    self._records.merged.draw(now)
-                case RecordStates(packed):
-                    self._records.merged.add(packed)
-                case RecordFailure(name, closure, error):
-                    self._failed(name, closure, error)
-                case CallBack(remote):
-                    remote.tell()
-                case ReportSettled(bounds):
-                    self._resolver.report_settled(bounds)
-                case Resolve(doubt):
-                    self._resolver.resolve(doubt)
-                case EndSession(worker):
-                    self._membership.of(worker).drained.set()
-                case BalanceLater(seconds):
-                    if not self._loop.is_closed():  # then it is a thread's last words
-                        self._loop.call_later(seconds, self.handle, Balance())
-                case ApplyRound() | Flush() as step:
-                    start_task(self._take_step(step), self._tasks, f"psnb {step}")
+            try:
+                self._do(self._pending.popleft())
+            except BaseException:  # a fault: the others must not wait for ever
+                with contextlib.suppress(Exception):  # of a user's handler or filter
+                    logger.exception("psnb: an instruction failed")
+
+    def _do(self, instruction: Instruction) -> None:
+        match instruction:
+            case Send(worker, closures):
+                self._membership.of(worker).send_closures(closures)
+            case Tell(worker, message):
+                self._membership.of(worker).send(message)
+            case RecordSteps(worker, seconds, failed, staleness):
+                threads, now = worker.load.threads, time.time()
+                self._records.timeline.add(worker.index, seconds, failed, threads, now)
+                if staleness:
+                    self._records.staleness.add_all(staleness)
+                self._records.merged.draw(now)
+            case RecordStates(packed):
+                self._records.merged.add(packed)
+            case RecordFailure(name, closure, error):
+                self._failed(name, closure, error)
+            case CallBack(remote):
+                remote.tell()
+            case ReportSettled(bounds):
+                self._resolver.report_settled(bounds)
+            case Resolve(doubt):
+                self._resolver.resolve(doubt)
+            case EndSession(worker):
+                self._membership.of(worker).drained.set()
+            case BalanceLater(seconds):
+                if not self._loop.is_closed():  # then it is a thread's last words
+                    self._loop.call_later(seconds, self.handle, Balance())
+            case ApplyRound() | Flush() as step:
+                start_task(self._take_step(step), self._tasks, f"psnb {step}")
 
     async def _take_step(self, step: ApplyRound | Flush) -> None:
         error: Exception | None = None
