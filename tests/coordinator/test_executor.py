@@ -68,7 +68,8 @@ def test_a_session_to_which_closures_cannot_be_sent_ends(monkeypatch: pytest.Mon
             return stream, 1
 
         monkeypatch.setattr(connections, "_open_session", opened)
-        membership = SimpleNamespace(of=lambda worker: one)
+        made_for = list[WorkerConnection]()
+        membership = SimpleNamespace(of=lambda worker: made_for[0])
         made = executor(scheduler, loop, membership, SimpleNamespace(resolve=doubts.append))
         services: Any = SimpleNamespace(
             handle=made.handle,
@@ -81,6 +82,7 @@ def test_a_session_to_which_closures_cannot_be_sent_ends(monkeypatch: pytest.Mon
         )
         opening: Any = SimpleNamespace(worker_name="a", worker_index=0, session=0, num_workers=1)
         one = WorkerConnection(opening, "tcp://a", services, forever)
+        made_for.append(one)
 
         def refuse(*args: object) -> Any:
             raise MemoryError

@@ -181,7 +181,7 @@ class RemoteValue(InputReference, SaysWhatToUse):
         """
         if self.done() or not self._trouble():
             return ""  # nearly always
-        # Not in the middle of a turn, where nothing runs for a moment.
+        # Not while events are handled, in the midst of which nothing runs for a moment.
         return self._inbox.ask(self._trouble)
 
     def _trouble(self) -> str:
