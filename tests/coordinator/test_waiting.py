@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from psnb._src.coordinator.closures.options import Pin, ScheduleOptions, options
 from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue
 from psnb._src.coordinator.scheduling.gates import RoundGate
 from psnb._src.coordinator.scheduling.work import Work
+from psnb._src.coordinator.scheduling.worker_state import WorkerState
 from psnb._src.coordinator.timeouts import StartDelay
 from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol.messages import CancelClosures
@@ -248,3 +250,23 @@ def test_a_closure_that_runs_again_keeps_its_commit_number() -> None:
     queue.take(1)
     assert commit_of(closure) == before == 0
     assert queue.settled() == ()
+
+
+def test_what_waits_for_an_absent_worker_has_no_other_one_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue, tried = ClosureQueue(10), list[str]()
+    take = queue.scheduler.dispatcher.take_for
+    for index in range(5):
+        queue.joined(f"w{index}", index)
+
+    def counting(worker: WorkerState) -> Any:
+        tried.append(worker.name)
+        return take(worker)
+
+    monkeypatch.setattr(queue.scheduler.dispatcher, "take_for", counting)
+    put_one(queue, 0, pin="absent")
+    assert not tried
+    put_one(queue, 1)
+    put_one(queue, 2, pin=3)
+    assert tried == ["w4", "w3"]

@@ -358,9 +358,11 @@ class Scheduler:
         if not self.dispatcher.has_work():
             return
         for worker in self.dispatcher.idle():
-            self._feed(worker)
-            if not self.dispatcher.has_work():
-                return
+            # What waits for one worker must not have all be tried: there may be thousands.
+            if self._waiting.any_for(worker.name, worker.index):
+                self._feed(worker)
+                if not self.dispatcher.has_work():
+                    return
         # None of them had room after all. Where a gate decides, long ones have one step anyway.
         if self._long and not self.gate.limits and self._waiting.unpinned(LONG_PRIORITY):
             self._end_long.add(None)

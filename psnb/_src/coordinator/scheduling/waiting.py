@@ -111,6 +111,12 @@ class Waiting:
         negated, long, _ = self._anywhere.rank()
         return -negated >= priority and not long
 
+    def any_for(self, name: str, index: int) -> bool:
+        """Return whether any closure may suit a worker; nobody is asked whether it chooses it."""
+        if self._anywhere or ("name", name) in self._pinned or ("index", index) in self._pinned:
+            return True
+        return any(callable(queue.pin) for queue in self._pinned.values())
+
     def add(self, closure: Work) -> None:
         """Append a closure to those of its priority."""
         options = closure.options
