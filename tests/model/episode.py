@@ -372,6 +372,7 @@ def episode(seed: int) -> Episode:
         mode=mode,
         replicas=replicas,
         careful=careful,
+        cancels=reads and seed % 8 in (1, 2),
         tells=seed % 7 in (1, 3, 4, 5),
         dies=seed % 7 in (3, 4),
         long=mode == "async" and (seed % 5 in (3, 4) or (reads and seed % 5 != 0)),
