@@ -27,6 +27,8 @@ WRONG = {
     "the end of a round did not move with its shard": 976,
     "the end of a round came when another owner had closed the shards": 11686,
     "a server came back with a shard whose tables were made while it was frozen": 52168,
+    "a copy of a message applied what its worker then gave up": 90204,
+    "what a cancelled step had used was counted twice": 177,
 }
 """Seeds of what has been wrong. They hold for as long as the model uses chance as it does."""
 
@@ -46,7 +48,7 @@ def test_with_copies_nothing_is_lost_while_one_of_them_lives(mode: str, seed: in
 @pytest.mark.parametrize("mode", MODES)
 def test_a_cancelled_closure_has_completed_or_leaves_nothing(mode: str, seed: int) -> None:
     counts = Episode(seed, mode=mode, replicas=1, careful=False, cancels=True).run(STEPS)
-    assert counts["closures cancelled"] + counts["closures revoked"]
+    assert mode == "geo" or counts["closures cancelled"] + counts["closures revoked"]
     assert mode == "geo" or counts["closures revoked"]
 
 

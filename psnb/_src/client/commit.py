@@ -131,7 +131,8 @@ async def commit(
         If it is applied nowhere, and never will be.
     """
     shards = of.shards
-    if together(shards):
+    asked_together = together(shards)
+    if asked_together:
         several = {shard.number: part for shard, part in parts.items()}
         (outcome,) = await ask([Request(shards[0], ops.CommitParts(of, several))])
         if isinstance(outcome, _UNKNOWN):
@@ -146,6 +147,11 @@ async def commit(
         # Not all have prepared it, so none will apply it; shards that have must drop it.
         held = [s for s, each in zip(shards, holds, strict=True) if not isinstance(each, Exception)]
         await ask([Request(shard, ops.GiveUpCommit(of)) for shard in held])
+        for error in failed if asked_together else ():
+            # A copy of the first message, which came before this one was given up or still comes,
+            # may have found the shards on one server after all.
+            if isinstance(error, _UNKNOWN):
+                raise UndecidedError(of, error) from error
         raise failed[0]
     # The commit is decided. From here on its effect is lost only if a server is lost with all its
     # data.

@@ -345,7 +345,7 @@ class EpochLeases:
             split = self._splits[lease.range_.split]
             # If servers have said before that it is used, it is counted already.
             if taken.closure == messages.EFFECTIVE:
-                self._visits += taken.size
+                self._visits += taken.size - sum(_overlap(taken, each) for each in lease.used)
             elif taken.size and all(each.closure != taken.closure for each in lease.used):
                 range_ = SplitRange(lease.range_.split, lease.state, taken.size)
                 self._closures.setdefault(taken.closure, []).append(range_)
@@ -470,3 +470,9 @@ def _checked(
             f"{found!r:.500} (version {version!r:.20})"
         )
     return ranges, int(visits), partitions
+
+
+def _overlap(one: messages.Taken, other: messages.Taken) -> int:
+    """Return how many elements of a lease two closures say that they have taken."""
+    end = min(one.at + one.size, other.at + other.size)
+    return max(0, end - max(one.at, other.at))
