@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,8 @@ from psnb._src.coordinator.saving import Saves, Saving
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.monitor.statistics import CheckpointStatistics
 from psnb.errors import CheckpointError, CoordinatorClosedError
-from tests.conftest import wait_until
+from tests.conftest import DEADLINE, wait_until
+from tests.coordinator.queues import in_thread
 
 
 class Manager:
@@ -171,3 +175,48 @@ def test_a_save_that_a_close_overtakes_is_no_failure(scene: Scene) -> None:
     scene.saver.on_save, scene.completed = closed, 1
     scene.poll()
     assert scene.told(EventKind.CHECKPOINT_FAILED) == []
+
+
+@pytest.fixture
+def held(scene: Scene) -> Iterator[threading.Event]:
+    """Begin a save that goes on until this is set."""
+    go_on = threading.Event()
+    scene.saver.on_save, scene.completed = lambda: go_on.wait(DEADLINE), 1
+    yield go_on
+    go_on.set()
+    scene.saving.finish()
+
+
+def test_who_waits_for_the_end_still_waits_after_an_interrupt(
+    scene: Scene, held: threading.Event
+) -> None:
+    # Python 3.11 takes a thread for ended whose `join` was interrupted.
+    scene.saving.poll()
+    killer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    killer.start()
+    with pytest.raises(KeyboardInterrupt):
+        scene.saving.finish()
+    killer.join()
+    waiting = in_thread(scene.saving.finish)
+    assert not waiting.done()
+    assert not scene.saver.saves
+    held.set()
+    waiting.result(DEADLINE)
+    assert scene.saver.saves == 1
+
+
+def test_no_save_of_training_outlives_it(scene: Scene, held: threading.Event) -> None:
+    trainer = Saves(scene.saver, SaveSchedule(None, 1, now=0.0), lambda: 1, 300.0)  # type: ignore[arg-type]
+
+    def train() -> int:
+        with suppress(ValueError), scene.saving.training(trainer):
+            scene.saving.poll()
+            raise ValueError("a step failed")
+        return scene.saver.saves
+
+    scene.use(scene.saver, None)
+    training = in_thread(train)
+    wait_until(lambda: bool(saving_threads()), "it saves")
+    assert not training.done()
+    held.set()
+    assert training.result(DEADLINE) == 1

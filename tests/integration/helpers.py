@@ -21,6 +21,7 @@ from distributed import Client
 import psnb
 from psnb import EventKind
 from psnb._src.cluster.roles import identity
+from psnb._src.strategy.strategy import core_of
 from tests.conftest import DEADLINE, wait_until
 from tests.forking import Forked
 
@@ -334,3 +335,8 @@ class Killer:
             if len(victims) > 1:
                 os.kill(int(self._rng.choice(victims)), signal.SIGKILL)
                 self.kills += 1
+
+
+def closure_workers(strategy: psnb.ParameterServerStrategy) -> dict[str, str]:
+    """Return name by address of the workers that may run closures."""
+    return core_of(strategy).closure_workers(identity(strategy.client))

@@ -191,7 +191,7 @@ class FolderManager(FixedAttributes):
         as of a later moment: the snapshots of the other servers are of a moment that is over.
         """
         pause, left = 0.0, _ATTEMPTS
-        more = self._more.copy()  # now: who adds it may be gone before closures have ended
+        more = self._more.copy()  # a trainer may be gone, or come, before closures have ended
         while True:
             left -= 1
             deep = self._base is not None and self._base.depth + 1 >= self._full_every
@@ -199,7 +199,8 @@ class FolderManager(FixedAttributes):
                 self._strategy.prepare_snapshots()
                 began = time.monotonic()
                 with nullcontext() if self._barrier is None else self._barrier(timeout):
-                    content, run = self._content(metadata, more), self._run()
+                    every = list(dict.fromkeys([*more, *self._more]))
+                    content, run = self._content(metadata, every), self._run()
                     since = {} if base is None else base.known.marks
                     # Without deltas, servers need not track changes.
                     taken = self._strategy.snapshots(since if self._full_every > 1 else None)

@@ -69,7 +69,10 @@ class Saving:
         self._lock = Lock()  # makes one of two threads the first; and see above
         self._all: dict[AnyPath, Saves] = {}  # by directory, the newest last; never changed
         self._trainers: list[Saves] = []  # one call each adds, removes or copies, atomically
-        self._thread: threading.Thread | None = None
+        # Whether no thread saves. Not the thread's `join`: after an interrupt of it, Python 3.11
+        # takes a thread that runs for one that has ended.
+        self._ended = threading.Event()
+        self._ended.set()
 
     def use(self, saves: Saves) -> None:
         """Use this manager from now on, and no other one for its directory."""
@@ -80,12 +83,13 @@ class Saving:
 
     @contextmanager
     def training(self, saves: Saves) -> Iterator[None]:
-        """Save by this schedule, too, while the block runs."""
+        """Save by this schedule, too, while the block runs; its saves have ended with it."""
         self._trainers.append(saves)
         try:
             yield
         finally:
             self._trainers.remove(saves)
+            self.finish()
 
     def poll(self) -> None:
         """Begin the saves that are due; cheap, never waits for one."""
@@ -94,18 +98,16 @@ class Saving:
             return
         now = time.monotonic()
         with self._lock:
-            if self._thread is not None and self._thread.is_alive():
+            if not self._ended.is_set():
                 return
             if due := [each for each in every if each.schedule.due(now, each.step())]:
                 run = partial(self._run, due)
-                thread = threading.Thread(target=run, name="psnb-saving", daemon=True)
-                thread.start()
-                self._thread = thread
+                threading.Thread(target=run, name="psnb-saving", daemon=True).start()
+                self._ended.clear()
 
     def finish(self) -> None:
         """Wait for the end of automatic saves: one that ends later would be the newest."""
-        if (thread := self._thread) is not None:
-            thread.join()
+        self._ended.wait()
 
     @property
     def status(self) -> CheckpointStatistics:
@@ -139,8 +141,12 @@ class Saving:
         return next((each.manager for each in reversed(self._all.values())), None)
 
     def _run(self, due: Sequence[Saves]) -> None:
-        for each in due:
-            self.attempt(each)
+        try:
+            for each in due:
+                self.attempt(each)
+        finally:
+            with self._lock:
+                self._ended.set()
 
     def attempt(self, saves: Saves) -> AnyPath | None:
         """Save automatically; return the path, or None if it failed: it is due again then."""

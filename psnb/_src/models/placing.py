@@ -191,7 +191,8 @@ def place_model(
     optimizers = {each: optimizer_for(sparse, each) for each in wanted.tables}  # type: ignore[arg-type]
     own = {each: optimizer_for(dense, each) for each in wanted.parameters}  # type: ignore[arg-type]
     names = {each: f"{name}.{each}" for each in wanted.tables}
-    check_free(strategy, [name, f"{name}.{moved}", *names.values()])
+    own_state = [f"{name}.{moved}"] if wanted.state else []
+    check_free(strategy, [name, *own_state, *names.values()])
     groups: dict[str, dict[str, np.ndarray]] = {name: {}}
     for each, array in wanted.parameters.items():
         alone = clips_each and own[each].clipnorm is not None

@@ -145,6 +145,8 @@ class TrainingRun:
                 with suppress(Exception):
                     self.coordinator.join()  # what runs has ended when the caller sees the error
             self.source.close()
+            while self._saved:
+                self._notify("on_checkpoint", self._saved.popleft(), besides=error)
             if failed:
                 self._notify("on_failure", error, besides=error)
             self._notify("on_end", self.history(), besides=error)
@@ -270,8 +272,9 @@ class TrainingRun:
         saves, saving = self._saves, self._core.saving
         if saves is None:
             return
-        saving.finish()  # one that ends later would be the newest
         self._unsaved = True  # until it is: an interrupt may come
+        saving.finish()  # one that ends later would be the newest
+        self._tell_saved()  # before another save may remove them
         if last:
             self._saved.append(saves.manager.save())
         self._unsaved = not last and saving.attempt(saves) is None

@@ -18,7 +18,7 @@ from psnb.data import Dataset
 from psnb.errors import DatasetError
 from tests.conftest import wait_until
 from tests.integration.data.test_leases import numbers, visits_of
-from tests.integration.helpers import kill_myself, pid_of, wait_until_gone
+from tests.integration.helpers import closure_workers, kill_myself, pid_of, wait_until_gone
 
 PARTITIONS, EACH = 8, 50
 ROWS = PARTITIONS * EACH
@@ -91,7 +91,7 @@ def test_every_row_is_used_once_though_a_worker_is_killed(
         (tmp_path / when).touch()
         step, iterator = counting_step(visits, folder), iter(dataset)
         if when == "sends":  # the other worker finds it busy, and fetches
-            other = list(strategy._closure_workers().values())[1]
+            other = list(closure_workers(strategy).values())[1]
 
             def sent() -> bool:
                 coordinator.schedule(step, (iterator,), worker=other)
@@ -110,7 +110,7 @@ def test_a_partition_that_comes_out_otherwise_when_computed_again_is_refused(
     with psnb.ParameterServerStrategy(whole) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         rows = dask.delayed(np.random.default_rng)  # without a seed
-        address, name = next(iter(strategy._closure_workers().items()))
+        address, name = next(iter(closure_workers(strategy).items()))
         (kept,) = whole.persist([rows().random(1000)], workers=[address], allow_other_workers=True)
         dataset = coordinator.create_per_worker_dataset(
             Dataset.from_dask([kept]).batch(10), sharding="dynamic", splits=1

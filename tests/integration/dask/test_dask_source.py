@@ -25,6 +25,7 @@ from psnb.data import Dataset, InMemoryDataset
 from psnb.errors import ConfigurationError, DatasetError
 from tests.conftest import wait_until
 from tests.integration.data.test_leases import numbers, visits_of
+from tests.integration.helpers import closure_workers
 
 ROWS = 1000
 
@@ -109,7 +110,7 @@ def test_partitions_are_read_where_they_lie_and_moved_only_from_one_that_is_busy
     first, second = strategy.worker_addresses
     here = strategy.client.persist(collection(6), workers=[first])
     wait_until(lambda: all(each.done() for each in futures_of(here)), "persisted")
-    (name, other) = (strategy._closure_workers()[each] for each in (first, second))
+    (name, other) = (closure_workers(strategy)[each] for each in (first, second))
     data = Dataset.from_dask(here, columns=["id"]).batch(10)
     dataset = coordinator.create_per_worker_dataset(data, sharding="dynamic")
     table = visits_of(strategy, 2 * ROWS)

@@ -140,17 +140,16 @@ def test_the_coordinator_is_closed_wholly_or_not_at_all(
 def test_pause_calls_back_what_was_sent_or_has_done_nothing(
     coordinator: psnb.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    called_back: list[bool] = []
-    monkeypatch.setattr(
-        coordinator_core(coordinator).membership, "call_back", lambda: called_back.append(True)
-    )
+    called_back: list[object] = []
+    scheduler = coordinator_core(coordinator).queue._scheduler
+    monkeypatch.setattr(scheduler, "_call_back", called_back.append)  # each worker
 
     def make() -> Scene:
         called_back.clear()
 
         def check(error: BaseException | None) -> None:
             paused = coordinator.paused  # when all that was posted is done
-            assert len(called_back) == paused
+            assert bool(called_back) == paused
             coordinator.resume()
             assert coordinator.schedule(len, ("abc",)).fetch(DEADLINE) == 3
 

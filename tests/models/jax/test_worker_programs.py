@@ -83,3 +83,12 @@ def test_a_step_that_cannot_be_pickled_names_what_cannot_once() -> None:
     with pytest.raises(SerializationError, match=r"step of .* variable 'factor' is <unl") as raised:
         FunctionRegistry().register(made(threading.Lock()))
     assert str(raised.value).count("is <unlocked") == 1
+
+
+def test_what_is_made_of_the_same_function_stays_of_its_kind() -> None:
+    def double(params: Any, rows: Any, x: Any) -> Any:
+        return (x * 2).sum()
+
+    forward, stage = psnb.jax.forward(double), psnb.jax.stage(double)
+    first, second = (cloudpickle.loads(cloudpickle.dumps(each)) for each in (forward, stage))
+    assert (type(first), type(second)) == (type(forward), type(stage))

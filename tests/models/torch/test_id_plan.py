@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from psnb._src.models.torch.model_pass import inputs_of, located, planned, same_memory
+from psnb._src.models.torch.model_pass import examples_of, inputs_of, located, planned, same_memory
 
 TAKEN: dict[str, Callable[[Tensor], Tensor]] = {
     "all": lambda ids: ids,
@@ -83,3 +85,14 @@ def test_the_same_memory_is_the_same_elements_in_the_same_order() -> None:
     assert same_memory(ids[:, 0], ids[:, 0])
     for one, other in ((ids, ids[:1]), (ids, ids.T), (ids.T, ids), (ids[:, 0], ids[0])):
         assert not same_memory(one, other)
+
+
+def test_settings_of_a_model_are_no_batch() -> None:
+    @dataclass
+    class Settings:
+        weights: Tensor
+        cache: Any = field(init=False)  # never set
+
+    settings = Settings(torch.ones(3))
+    assert examples_of(((settings, torch.zeros(512)), {})) == 512
+    assert [path for path, _ in inputs_of((settings, torch.zeros(2)))] == [(1,)]

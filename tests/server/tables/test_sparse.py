@@ -278,3 +278,21 @@ def test_rows_that_a_shard_cannot_tell_apart_are_refused(monkeypatch: pytest.Mon
         np.testing.assert_array_equal(array, before[key])
     push(made, ids[:3], ones)
     np.testing.assert_array_equal(made.lookup(ids[:3]), np.zeros((3, 2)))
+
+
+def test_fixed_rows_that_cannot_be_cleared_for_want_of_memory_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = SparseTable("e", 1, 10, 0, 1, "float32", Constant(0.5), 0, SGD(0.1))
+    table.run(PutRows(np.array([1], np.uint64), np.full((1, 1), 7, np.float32)))
+
+    def ids(*given: object) -> np.ndarray:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(row_index.FixedRowIndex, "ids", ids)
+        with pytest.raises((MemoryError, ServerMemoryError)):
+            table.run(ops.ClearTable())
+    assert table.run(LookUpRows(np.array([1, 2], np.uint64))).tolist() == [[7.0], [0.5]]
+    table.run(ops.ClearTable())
+    assert table.run(LookUpRows(np.array([1], np.uint64))).tolist() == [[0.5]]

@@ -240,9 +240,11 @@ class _Cycle:
                 return key, None
             case ops.LookUpRows(looked_up, training):
                 wanted = np.concatenate([*ids, looked_up])
+                if training:  # `_fetch` looks for those that are missing
+                    return key, wanted
                 table = self.tables.get(key)
                 here = isinstance(table, LocalSparse) and table.missing(wanted) is None
-                return (key, wanted) if training or here else None
+                return (key, wanted) if here else None
         return None
 
 

@@ -253,6 +253,8 @@ class PartitionFeed:
         self._loop = event_loop(self._client)
         self._held: dict[int, tuple[Future, frozenset[str]]] = {}  # with the workers that may
         self._failed: set[int] = set()  # and were let go: computed again when they are leased
+        # The user's own futures among what is to be computed: never let go of.
+        self._kept = {n for n, each in enumerate(source.partitions) if isinstance(each, Future)}
         self._asked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -277,10 +279,11 @@ class PartitionFeed:
         there = None
         if not self._source.persisted:
             await self._compute(frozenset(workers))
-            known = self._held.keys() | self._failed
+            known = self._held.keys() | self._failed | self._kept
             there = {n for n, split in enumerate(self._numbers) if known >= {*split}}
         keys = self._source.keys
-        wanted = [n for n in range(len(keys)) if self._source.persisted or n in self._held]
+        held = range(len(keys)) if self._source.persisted else self._held.keys() | self._kept
+        wanted = sorted(held)
         where = await holders(self._client, [keys[number] for number in wanted])
         names = {n: {workers[a] for a in where.get(keys[n], ()) if a in workers} for n in wanted}
         found = {n: _most([names.get(p, set()) for p in of]) for n, of in enumerate(self._numbers)}
@@ -305,7 +308,7 @@ class PartitionFeed:
             if number not in needed or stuck or failed:
                 future.release()
                 del self._held[number]
-        new = [number for number in needed if number not in self._held.keys() | self._failed]
+        new = [n for n in needed if n not in self._held.keys() | self._failed | self._kept]
         if new and workers:
             await asyncio.sleep(0)  # Dask hears first of what was released
             parts = [self._source.partitions[number] for number in new]

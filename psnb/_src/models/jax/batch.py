@@ -50,6 +50,7 @@ def travelling(kind: Callable[..., Any], *made_of: Any) -> tuple[Any, ...]:
     except SerializationError as error:
         # Unchanged: the pickler of the step names the culprit, and where it is in the closure.
         raise error.__cause__ or error from None
+    packed = kind.__qualname__.encode() + packed  # `forward` and `stage` may be made of the same
     return _arrived, (hashlib.blake2b(packed, digest_size=16).digest(), kind, *made_of)
 
 

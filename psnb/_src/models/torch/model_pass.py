@@ -50,7 +50,7 @@ def inputs_of(given: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
     """Yield the tensors in a nested structure, and where they are."""
     if isinstance(given, Tensor):
         yield path, given
-    for name, each in (parts_of(given) or {}).items():
+    for name, each in _batch_parts(given).items():
         yield from inputs_of(each, (*path, name))
 
 
@@ -77,8 +77,13 @@ def examples_of(given: Any) -> int | None:
         return len(given) if given.ndim else None
     if isinstance(given, TensorBags):
         return len(given.offsets)
-    counts = map(examples_of, (parts_of(given) or {}).values())
+    counts = map(examples_of, _batch_parts(given).values())
     return next((count for count in counts if count is not None), None)
+
+
+def _batch_parts(given: Any) -> Mapping[Any, Any]:
+    """Return what is in a part of a batch; data classes are settings of a model, perhaps."""
+    return (parts_of(given) or {}) if isinstance(given, Mapping | tuple | list) else {}
 
 
 def planned(entry: PlannedIds, inputs: Mapping[Path, Tensor]) -> Tensor | None:

@@ -169,7 +169,7 @@ class Hub:
 
     def attach(self, request: protocol.Attach, reply_to: ReplyTo) -> None:
         """Attach a scheduler, if it answers, or detach one."""
-        if len(self._attaching) >= MOST_SCHEDULERS:
+        if request["type"] == "attach" and len(self._attaching) >= MOST_SCHEDULERS:
             reply_to(reply(request["id"], "", "too many schedulers are asked: wait a moment"))
             return
         asking = asyncio.ensure_future(self._attach(request, reply_to))

@@ -50,7 +50,7 @@ UNWATCHED = 5.0
 
 ROUTE = "/psnb/updates"
 
-_TYPED = re.compile(r"(?:(tcp|tls)://)?([\w.-]+|\[[0-9a-fA-F:]+\])(?::(\d+))?")
+_TYPED = re.compile(r"(?:(tcp|tls)://)?([\w.-]+|\[[0-9a-fA-F:]+\])(?::(\d{1,5}))?")
 
 _log = logging.getLogger("psnb")
 

@@ -291,11 +291,13 @@ class SparseTable(Table, Reservable):
         if not self.promises and self._fixed is None:
             self._begin()
             return
-        # In the memory that is there: prepared commits may make as many rows again.
+        # In the memory that is there: prepared commits may make as many rows again. The ids of
+        # fixed rows first, as these take memory.
+        ids = self._rows.ids(slice(None if self._fixed else 0))
         self._rows.clear()
         for array in self._by_row():
             array.clear()
-        self._extend(0, self._rows.ids())
+        self._extend(0, ids)
 
     def put(self, segment: ops.Segment) -> None:
         """Load rows; that admits their ids."""
