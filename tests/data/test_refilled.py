@@ -166,3 +166,17 @@ def test_iterators_of_a_scan_that_returns_one_array_do_not_meet() -> None:
     dataset = D.range(1, 4).scan(np.zeros(1), add)
     pairs = zip(dataset, dataset, strict=True)  # in turn
     assert [(int(a[0]), int(b[0])) for a, b in pairs] == [(1, 1), (3, 3), (6, 6)]
+
+
+def test_arrays_behind_other_items_of_a_column_are_copied() -> None:
+    buffer = np.zeros(2)
+
+    def fill(numbers: np.ndarray) -> np.ndarray:
+        made = np.empty(len(numbers), object)
+        buffer[:] = numbers[0]
+        for place in range(1, len(numbers)):
+            made[place] = buffer
+        return made  # the first is None
+
+    found = list(Dataset.range(1500).map(fill, batched=True))
+    assert found[1].tolist() == [0, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +163,15 @@ def test_elements_keep_their_numbers_where_reading_begins_in_the_middle(tmp_path
     D.range(9).save(tmp_path / "saved")
     (chunk,) = SavedPart().read(str(tmp_path / "saved" / "00000.npz"), 4, 4)
     assert (chunk.first, chunk.count, chunk.next_offset) == (4, 5, 9)
+
+
+def test_an_entry_that_is_no_array_is_damage(tmp_path: Path) -> None:
+    Dataset.from_tensor_slices(np.arange(3)).save(tmp_path / "saved")
+    part = tmp_path / "saved" / "00000.npz"
+    with zipfile.ZipFile(part) as file:
+        entries = {name: file.read(name) for name in file.namelist()}
+    with zipfile.ZipFile(part, "w") as file:
+        for name, each in entries.items():
+            file.writestr(name, b"abc" if name == "0.values.npy" else each)
+    with pytest.raises(DatasetError, match="damaged"):
+        list(Dataset.load(tmp_path / "saved"))

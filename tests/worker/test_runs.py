@@ -6,6 +6,7 @@ import asyncio
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -341,3 +342,21 @@ def test_what_steps_have_taken_that_are_done_is_reported_in_one() -> None:
     world.results.flush()
     (first,) = [each.taken for each in world.link.sent if isinstance(each, ClosureResults)]
     assert first == [Taken(1, 0, EFFECTIVE, 0, 3, 12, False), Taken(1, 0, 13, 3, 1, 13, False)]
+
+
+def test_a_closure_that_comes_again_is_not_ended_by_its_earlier_attempt() -> None:
+    runner: Any = object.__new__(ClosureRunner)
+    runner._closures, runner._unstarted, ends = {}, {}, list[str]()
+    runner._results = SimpleNamespace(end=lambda closure, last, phases: ends.append(last))
+    sent: Any = SimpleNamespace(closure=7, steps=1, number=0, commit=0)
+
+    def step(function: object, assignment: object, steps: Any) -> None:
+        steps.last, steps.handed_over = "first", 1  # as by the thread that hears of its commit
+        runner._end_if_over(7, steps)
+        runner.expect(None, sent)  # the notebook sends it again, before this thread goes on
+
+    runner._run_step = step
+    runner.expect(None, sent)
+    runner.run(7)
+    assert ends == ["first"]
+    assert 7 in runner._closures

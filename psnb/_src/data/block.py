@@ -155,7 +155,7 @@ def with_own_items(leaf: Any) -> Any:
     """Return an array with copies of the arrays that are its items; all else as it is."""
     if leaf.dtype != object or not isinstance(leaf, np.ndarray) or not leaf.size:
         return leaf
-    if not isinstance(leaf.flat[0], np.ndarray | Ragged):
+    if not any(isinstance(each, (np.ndarray, Ragged)) for each in leaf.flat):
         return leaf
     found = leaf.copy()
     for at in np.ndindex(leaf.shape):

@@ -188,12 +188,17 @@ class StepsUnderWay(Cancellation):
         not known, after which no other has any.
     phases : list of float
         How long that step was in each phase, in seconds.
+    open : bool
+        Whether the closure has not ended; what takes this out of the object's dict ends it.
     """
 
     begun = handed_over = 0
     over = False
     last: ClosureResult | None = None
     phases = NO_TIME
+
+    def __init__(self) -> None:
+        self.open = True
 
     def require_wanted(self) -> None:
         """Raise ClosureCancelledError if it must write nothing any more."""

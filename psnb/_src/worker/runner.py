@@ -270,7 +270,9 @@ class ClosureRunner:
     def _end_if_over(self, closure: int, steps: StepsUnderWay) -> None:
         """End a closure that does no more steps, and has the outcomes of all; any thread."""
         over = steps.over and steps.handed_over == steps.begun
-        if over and self._closures.pop(closure, None) is not None:  # no other thread has
+        # Once, of all threads: the notebook may have sent it again since.
+        if over and vars(steps).pop("open", False):
+            del self._closures[closure]
             self._results.end(closure, steps.last, steps.phases)
 
     def _without_effect(self, attempt: StepAttempt, error: BaseException) -> messages.ClosureResult:

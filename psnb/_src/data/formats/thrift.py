@@ -103,6 +103,8 @@ def find_fields(data, at, wanted):  # type: ignore[no-untyped-def]
             at += 1
         elif kind in (_I16, I32, I64):
             value, at = _signed(data, at)
+            if kind == I32 and not -(1 << 31) <= value < 1 << 31:
+                return -1, found[:0]  # Thrift's own reader takes its low bits
         elif kind == _DOUBLE:
             at += 8
         elif kind == _BINARY:

@@ -197,7 +197,10 @@ class PartReader:
         """Read the elements; raises as the class does."""
         leaves = range(len(paths(self._nesting)))
         columns = tuple(_column_from(self._arrays, leaf) for leaf in leaves)
-        if any(len(column) != self.count for column in columns):
+        # NumPy returns an entry that is no array as it is, as bytes.
+        arrays = [each.values if isinstance(each, Ragged) else each for each in columns]
+        whole = all(isinstance(each, np.ndarray) for each in arrays)
+        if not whole or any(len(column) != self.count for column in columns):
             raise ValueError(f"its columns have not {self.count} rows each")
         return Block(self._nesting, columns, self.count, loose=self._loose)
 
