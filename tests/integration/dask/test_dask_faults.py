@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class Rows(list[int]):
 
 def kill_once(folder: str, when: str) -> None:
     """Kill this process if a file says so, and no other was killed before."""
-    if (Path(folder) / when).exists():
+    with suppress(FileNotFoundError):  # two may come here at the same moment
         (Path(folder) / when).rename(Path(folder) / "killed")
         kill_myself()
 
