@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -192,11 +194,20 @@ def test_who_waits_for_the_end_still_waits_after_an_interrupt(
 ) -> None:
     # Python 3.11 takes a thread for ended whose `join` was interrupted.
     scene.saving.poll()
-    killer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    killer.start()
+
+    def waits() -> bool:
+        stack = traceback.extract_stack(sys._current_frames()[main])
+        return stack[-1].name == "wait" and "finish" in [each.name for each in stack]
+
+    def interrupt() -> None:
+        wait_until(waits, "the main thread waits")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    main = threading.get_ident()
+    interrupting = in_thread(interrupt)
     with pytest.raises(KeyboardInterrupt):
         scene.saving.finish()
-    killer.join()
+    interrupting.result(DEADLINE)
     waiting = in_thread(scene.saving.finish)
     assert not waiting.done()
     assert not scene.saver.saves
@@ -212,11 +223,12 @@ def test_no_save_of_training_outlives_it(scene: Scene, held: threading.Event) ->
         with suppress(ValueError), scene.saving.training(trainer):
             scene.saving.poll()
             raise ValueError("a step failed")
+        ended.set()
         return scene.saver.saves
 
+    ended = threading.Event()
     scene.use(scene.saver, None)
     training = in_thread(train)
-    wait_until(lambda: bool(saving_threads()), "it saves")
-    assert not training.done()
+    assert not ended.wait(0.3)
     held.set()
     assert training.result(DEADLINE) == 1

@@ -1,7 +1,7 @@
 """Connections to a server's process: for requests, for control and heartbeats; and its liveness.
 
 A `ServerConnection` is shared by all requests of this process. They are numbered and answers come
-in any order, so many may be under way, from any number of threads. Any thread may send; the rest
+in any order, so there may be many under way, of several threads. Any thread may send; the rest
 runs on the event loop of the client or worker, as all else here does. Each operation on the dict of
 pending requests is atomic.
 

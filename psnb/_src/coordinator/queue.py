@@ -6,10 +6,10 @@ posts is carried out in that order.
 
 After the first failure the running closures are waited for; then the next of those who put, join
 or ask whether all is done gets the first error once, with the other errors so far attached
-(`FailedClosures`). After that the queue is as new. Who puts a closure after `RemoteValue.fetch`
-has raised all errors gets none: in a notebook, a cell that is right would fail for an earlier
-one. When all that is left waits for a server that does not respond, those who wait get an error
-that changes nothing.
+(`FailedClosures`). After that the queue is as new. A caller that puts a closure after
+`RemoteValue.fetch` has raised all errors gets none: in a notebook, a cell that is right would fail
+for an earlier one. When all that is left waits for a server that does not respond, those who wait
+get an error that changes nothing.
 
 An interrupt of the main thread comes before or after what a method does, or while it waits: methods
 are sections (`uninterrupted`), as an interrupt between two commands would leave a hold behind, or

@@ -1,7 +1,7 @@
 """Event: what has happened, and what callers want; `Scheduler.handle` takes it in. Pure.
 
 After the stimuli of distributed's state machine of a worker. A `Work` is an event itself: it is
-submitted. There are so many of them that an object more for each would be felt.
+submitted. There may be millions, and one object more for each slows scheduling down (see `Inbox`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class CountWorkers:
 
 @dataclass(frozen=True, slots=True)
 class SetThreads:
-    """Each worker runs so many closures at the same time; None: as many as it has threads."""
+    """Each worker runs ``threads`` closures at the same time; None: as many as it has threads."""
 
     threads: int | None
 

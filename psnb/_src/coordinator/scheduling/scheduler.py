@@ -200,7 +200,7 @@ class Scheduler:
             for event in happened:
                 try:
                     self._handlers[type(event)](event)
-                except BaseException as error:
+                except BaseException as error:  # a fault: it is raised when the others are in
                     fault = fault or error
             if fault is not None:
                 raise fault
@@ -233,10 +233,10 @@ class Scheduler:
             raise ended
 
     def over(self) -> bool:
-        """Return whether those who wait for all should stop.
+        """Return whether callers that wait for all should stop.
 
-        Nothing is left then, or the rest waits for a server that does not respond. Who holds
-        dispatch does so for a moment: then it goes on.
+        Nothing is left then, or the rest waits for a server that does not respond. Dispatch is held
+        for a moment only, so that does not count.
         """
         return self.closed or self._finished() or self._stuck(not self.dispatcher.paused)
 

@@ -141,7 +141,7 @@ class WorkerConnection:
         try:
             self.send_resources()  # what they use was defined before they were put
             self.send(self._knowledge.run(closures, self.num_workers))
-        except Exception as error:
+        except Exception as error:  # no memory, or a fault: both end the session
             self._fault = error
             self.drained.set()
 

@@ -2,7 +2,7 @@
 
 A batch is any tree of JAX. Its arrays go into a compiled program, where it becomes a batch again
 (`BatchForm`). Leaves that no program can take stay behind, and raise where they are used: strings,
-`Ragged` rows, and integers that do not fit 32 bits, which JAX would truncate without a word.
+`Ragged` rows, and integers that do not fit 32 bits, which JAX would truncate silently.
 
 Functions travel with closures. Of those that came to this process equal ones are one, with the
 programs that it has compiled: so a step that is an argument of a closure, and arrives with each, is
