@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from psnb import checkpoint, data, metrics
     from psnb._src.client.embedding import Embedding, EmbeddingStatistics, RowStatistics
     from psnb._src.client.pull import prefetch, pull, push
+    from psnb._src.client.text_ids import hash_ids
     from psnb._src.client.variable import Variable
     from psnb._src.cluster.links import connect
     from psnb._src.cluster.local import local_cluster
@@ -156,6 +157,7 @@ __all__ = [
     "data",
     "errors",
     "export",
+    "hash_ids",
     "load_model",
     "local_cluster",
     "metrics",
@@ -194,6 +196,7 @@ _PLACES = {
     "client.embedding": ("Embedding", "EmbeddingStatistics", "RowStatistics"),
     "client.variable": ("Variable",),
     "client.pull": ("prefetch", "pull", "push"),
+    "client.text_ids": ("hash_ids",),
     "worker.context": ("InputContext", "WorkerContext", "report", "worker_context", "worker_index"),
     "server.optimizers": ("Adagrad", "Adam", "FTRL", "Momentum", "RMSProp", "SGD"),
     "server.optimizer": ("Optimizer",),

@@ -40,7 +40,7 @@ PUBLIC = [
     *("Async", "BoundedStaleness", "Geo", "Sync"),
     *("Attached", "StoredStrategies", "StoredStrategy"),
     *("CheckpointStatistics", "Failure", "PhaseStatistics", "ServerStatistics"),
-    *("LoadedModel", "export", "load_model"),
+    *("LoadedModel", "export", "hash_ids", "load_model"),
     *("CheckpointManager", "ClosureStatus", "ClusterCoordinator", "Constant"),
     *("Embedding", "Event", "EventKind", "FixedShards", "Initializer", "InputContext"),
     *("MaxSize", "MetricStatistics", "MinSize", "Normal"),

@@ -647,6 +647,12 @@ def test_parameters(given: Namespace) -> None:
     run(given, "# Rows for ids that come often, and decay")
     run(given, "# Several ids, one row")
     assert not given["rows"][1].any()
+    run(given, "# No vocabulary: texts are hashed")
+    assert given["rows"].shape == (3, 8)
+    run(given, "# Two of 1,000 rows for each text, summed")
+    assert given["rows"].shape == (2, 8)
+    run(given, "# A row by quotient, times a row by remainder")
+    assert given["rows"].shape == (2, 8)
 
 
 def test_watching(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,7 @@ NO_IDS: dict[str, tuple[Callable[[], Any], str]] = {
     "bools": (lambda: [True, False], "dtype bool"),
     "complex": (lambda: [1j], "complex128"),
     "times": (lambda: np.array(["2020"], "M8[D]"), "datetime64"),
-    "words": (lambda: ["a", "b"], "found text: pandas.util.hash_array"),
+    "words": (lambda: ["a", "b"], "found text: psnb.hash_ids"),
     "bytes": (lambda: np.array([b"a"]), "found text"),
     "Series of words": (lambda: pd.Series(["a", "b"]), "found text"),
     "categories of words": (lambda: pd.Series(["a"]).astype("category"), "found text"),

@@ -110,10 +110,7 @@ def _found(array: np.ndarray) -> str:
     kind = array.dtype.kind
     values = array.reshape(-1).tolist() if kind == "O" else []
     if kind in "SUT" or any(isinstance(each, (str, bytes)) for each in values):
-        return (
-            "text: pandas.util.hash_array makes integers of it; Python's hash differs between "
-            "processes"
-        )
+        return "text: psnb.hash_ids makes ids of it"
     missing = any(
         # The second are pandas', whose comparisons have no truth; the last is NaN.
         each is None

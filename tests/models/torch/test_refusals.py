@@ -209,7 +209,7 @@ def test_a_module_that_keeps_tensors_from_call_to_call_is_refused() -> None:
         (
             IDS.numpy().astype(str).astype(object),
             InvalidArrayError,
-            "found text: pandas.util.hash_array makes integers of it",
+            "found text: psnb.hash_ids makes ids of it",
         ),
         (IDS.numpy(), InvalidArrayError, "are no tensor: psnb.torch.as_torch makes some"),
     ],
