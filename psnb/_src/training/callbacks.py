@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Literal
 
 from psnb._src.training.history import EpochRow, TrainingHistory, TrainingSnapshot
 from psnb._src.training.trainer import Callback, Trainer
-from psnb._src.utils.checks import choice, integer
+from psnb._src.utils.checks import choice, integer, path_text
 from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.text import error_text, shown
 from psnb.errors import ConfigurationError
@@ -163,7 +163,7 @@ class CSVLog(Callback):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
+        self._path = Path(path_text("CSVLog: path", path))
 
     def on_epoch(self, trainer: Trainer, row: EpochRow) -> None:
         """Append a line."""
@@ -214,7 +214,7 @@ class JSONLinesLog(Callback):
     """
 
     def __init__(self, path: str | os.PathLike[str], every: float = 10.0) -> None:
-        self._path, self._every = Path(path), every
+        self._path, self._every = Path(path_text("JSONLinesLog: path", path)), every
         self._last_report = -math.inf
 
     def on_begin(self, trainer: Trainer) -> None:
@@ -290,7 +290,7 @@ class TensorBoard(Callback):
             raise ConfigurationError(
                 "psnb.TensorBoard needs tensorboardX: pip install psnb[tensorboard]"
             ) from error
-        self._folder = os.fspath(folder)
+        self._folder = path_text("TensorBoard: folder", folder)
         self._writer: Any = None
         self._before = 0  # batches of earlier epochs
 

@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from psnb._src.utils.checks import path_text
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError
@@ -62,7 +63,7 @@ class PredictionFiles:
     call: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
-        path = Path(os.path.abspath(self.pattern))
+        path = Path(os.path.abspath(path_text("to", self.pattern)))
         wrong = "://" in self.pattern or path.suffix not in _SUFFIXES
         if wrong or path.name.count(_PLACE) != 1 or _PLACE in str(path.parent):
             raise ConfigurationError(

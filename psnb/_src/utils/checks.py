@@ -107,7 +107,10 @@ def seconds(what: str, value: Any, *, zero: bool = False, infinite: bool = False
 
 
 def path_text(what: str, value: Any) -> str:
-    """Return a path, or an address, as text.
+    """Return a path, or an address, as text; ``~`` is the home folder, as in a shell.
+
+    All paths of users come through here. It is the home folder of the process that was given the
+    path, mostly the notebook's: workers get the whole path.
 
     Raises
     ------
@@ -116,7 +119,7 @@ def path_text(what: str, value: Any) -> str:
     """
     if not isinstance(value, str | os.PathLike):
         raise ConfigurationError(f"{what} must be a path, found {shown(value)}")
-    return os.fsdecode(value)
+    return os.path.expanduser(os.fsdecode(value))
 
 
 def choice(what: str, value: Any, choices: Sequence[str]) -> str:

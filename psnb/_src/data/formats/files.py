@@ -27,6 +27,7 @@ from fsspec.compression import compr
 from fsspec.utils import infer_compression
 
 from psnb._src.data.formats.streams import Decompressed, HttpFile
+from psnb._src.utils.checks import path_text
 from psnb._src.utils.paths import filesystem_of, is_local
 from psnb._src.utils.text import error_text, shown
 from psnb.errors import ConfigurationError, DatasetError, PsnbError
@@ -73,7 +74,7 @@ def list_files(patterns: str | os.PathLike[str] | Sequence[str | os.PathLike[str
         raise ConfigurationError(
             f"files must be paths, or a list of paths, found {shown(patterns)}"
         )
-    found = [path for pattern in several for path in _matches(os.fspath(pattern))]
+    found = [path for pattern in several for path in _matches(path_text("files", pattern))]
     return [os.path.abspath(path) if is_local(path) else path for path in found]
 
 

@@ -34,6 +34,7 @@ from psnb._src.data.formats.records import (
 )
 from psnb._src.data.formats.tf_example import Feature, FixedLen, check_features, parse_parts
 from psnb._src.data.formats.words import half_word, word_at
+from psnb._src.utils.checks import path_text
 from psnb._src.utils.paths import filesystem_of
 
 _REFLECTED = 0x82F63B78
@@ -105,7 +106,7 @@ class TFRecordWriter:
     """
 
     def __init__(self, path: str, compression: str | None = INFER):
-        self.path = path
+        self.path = path = path_text("TFRecordWriter: path", path)
         how = compression_of(path, compression)
         self._zlib = zlib.compressobj() if how == "zlib" else None
         self._stack = ExitStack()

@@ -16,6 +16,7 @@ from psnb._src.data.node import UNKNOWN, Context, Indexed, Node, PartsIterator, 
 from psnb._src.data.nodes.indexed import SelectedRows
 from psnb._src.data.nodes.sources import Slices
 from psnb._src.data.ragged import Ragged
+from psnb._src.utils.checks import path_text
 from psnb.errors import DatasetError
 
 
@@ -178,5 +179,6 @@ def file_ranges(files: Any) -> tuple[FileRange, ...]:
     single = isinstance(files, (str, os.PathLike, FileRange))
     several: Sequence[Any] = [files] if single else list(files)
     return tuple(
-        each if isinstance(each, FileRange) else FileRange(os.fspath(each)) for each in several
+        each if isinstance(each, FileRange) else FileRange(path_text("files", each))
+        for each in several
     )

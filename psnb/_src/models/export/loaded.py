@@ -300,7 +300,7 @@ class LoadedModel:
         return frame.map_partitions(made, meta=made.without_rows(), token=uuid.uuid4().hex)
 
     def _where(self, directory: str | os.PathLike[str] | None) -> AnyPath:
-        place = self._place if directory is None else as_path(directory)
+        place = self._place if directory is None else as_path(path_text("directory", directory))
         if place is None:
             raise ConfigurationError(
                 "there is nothing to follow: give psnb.export(follow=manager), or the directory of "

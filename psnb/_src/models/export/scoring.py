@@ -19,6 +19,7 @@ from psnb._src.models.export.loaded import LoadedModel
 from psnb._src.models.export.manifest import WIDE, ModelFeed
 from psnb._src.training.prediction_files import write_rows
 from psnb._src.utils.arrays import bits_of, integers_of
+from psnb._src.utils.checks import path_text
 from psnb._src.utils.text import shown, truncate
 from psnb.errors import ConfigurationError, DatasetError, ExportError
 
@@ -62,6 +63,7 @@ def score_files(
     ExportError
         If the predictions cannot be written, or are not one for each row.
     """
+    to = None if to is None else path_text("to", to)
     form = form or _READS.get(Path(to).suffix if to else "", "csv")
     unfinished = None if to is None else Path(to).with_name(f".incomplete-{uuid.uuid4().hex}")
     try:

@@ -163,7 +163,7 @@ def _follows(given: FolderManager | str | os.PathLike[str]) -> Follows:
             "follow must be a CheckpointManager, or the directory or address of checkpoints; found "
             f"{shown(given)}"
         )
-    place = as_path(given) if directory is None else directory  # type: ignore[arg-type]
+    place = directory or as_path(path_text("psnb.export: follow", given))
     return Follows(str(place), newest_number(place))
 
 
