@@ -499,6 +499,6 @@ def take(
     ended: bool,
 ) -> None:
     """Note that a closure has taken the next elements of a lease."""
-    known = leases._leases.get(lease)
+    known = leases._leases.get(lease) or leases._again.get(lease)
     at = 0 if known is None else known.at
     leases.take(holder, Taken(1, lease, closure, at, count, after, ended))

@@ -39,7 +39,75 @@ def test_a_closure_that_runs_again_uses_what_it_had_taken() -> None:
     take(leases, "a", 0, closure=6, count=1, after={"at": 1}, ended=False)
     take(leases, "a", 0, closure=7, count=3, after={"at": 4}, ended=False)
     leases.lose("a")
-    assert leases.ranges(7) == (SplitRange(0, {"at": 1}, 3),)
+    assert leases.again("b", 7) == [(1, SplitRange(0, {"at": 1}, 3))]
+    assert leases.lease("b") == (2, SplitRange(0, {"at": 4}))  # to others, what is behind it
+
+
+def seven_runs_again() -> EpochLeases:
+    """Return leases of which closure 7 has taken two parts of two, and does so again on b."""
+    leases = EpochLeases(1)
+    leases.lease("a")
+    take(leases, "a", 0, closure=7, count=2, after=2, ended=False)
+    take(leases, "a", 0, closure=6, count=1, after=3, ended=False)
+    take(leases, "a", 0, closure=7, count=2, after=5, ended=True)
+    leases.end(6, succeeded=True)
+    leases.lose("a")
+    assert leases.again("b", 7) == [(1, SplitRange(0, None, 2)), (2, SplitRange(0, 3, 2))]
+    assert not leases.unread()
+    return leases
+
+
+def test_what_a_closure_does_not_take_again_is_leased_again() -> None:
+    leases = seven_runs_again()
+    take(leases, "b", 1, closure=7, count=1, after=1, ended=False)
+    leases.end(7, succeeded=True)
+    assert leases.progress().visits == 2
+    assert leases.state()["ranges"] == [[0, 1, 1], [0, 3, 2]]
+    assert not leases.progress().over
+    assert [leases.lease("c") for _ in range(3)] == [
+        (3, SplitRange(0, 1, 1)),
+        (4, SplitRange(0, 3, 2)),
+        None,
+    ]
+
+
+def test_what_servers_say_is_used_again_decides_as_well() -> None:
+    leases = seven_runs_again()
+    leases.note_used(Taken(1, 1, 7, 0, 1, 1, False))
+    leases.lose("b")
+    leases.end(7, succeeded=True)
+    assert leases.progress().visits == 2
+    assert leases.state()["ranges"] == [[0, 1, 1], [0, 3, 2]]
+
+
+def test_a_closure_that_is_lost_twice_takes_the_same_in_the_same_order() -> None:
+    leases = seven_runs_again()
+    take(leases, "b", 1, closure=7, count=1, after=1, ended=False)
+    leases.lose("b")
+    assert leases.state()["ranges"] == [[0, None, 1], [0, 1, 1], [0, 3, 2]]
+    again = leases.again("c", 7)
+    assert [part for _, part in again] == [
+        SplitRange(0, None, 1),
+        SplitRange(0, 1, 1),
+        SplitRange(0, 3, 2),
+    ]
+    take(leases, "b", 2, closure=7, count=1, after=4, ended=False)  # it was given up
+    for number, part in again:
+        take(leases, "c", number, 7, part.count or 0, None, ended=True)
+    leases.end(7, succeeded=True)
+    assert leases.progress() == Progress(1, 0, 0, 5)
+
+
+def test_what_a_closure_takes_again_is_free_if_it_fails() -> None:
+    leases = seven_runs_again()
+    take(leases, "b", 1, closure=7, count=2, after=2, ended=True)
+    leases.end(7, succeeded=False)
+    assert leases.progress().visits == 1
+    assert leases.state()["ranges"] == [[0, None, 2], [0, 3, 2]]
+
+
+def test_the_data_of_what_a_closure_takes_again_is_needed() -> None:
+    assert seven_runs_again().needed(0) == [0]
 
 
 def test_what_a_failed_closure_had_taken_is_leased_again() -> None:
@@ -57,7 +125,7 @@ def test_who_was_given_up_cannot_take_any_more() -> None:
     leases.lease("a")
     leases.lose("a")
     take(leases, "a", 0, closure=7, count=1, after=None, ended=False)
-    assert leases.ranges(7) == ()
+    assert leases.again("a", 7) == []
 
 
 def test_what_servers_say_is_used_of_a_lost_lease_is_not_leased_again() -> None:
@@ -85,7 +153,7 @@ def test_what_servers_say_is_used_counts_once_though_the_worker_reports_it_later
     assert leases.state()["ranges"] == [[0, None, 1], [0, 2, None]]
     take(leases, "a", 0, closure=6, count=1, after=1, ended=False)
     take(leases, "a", 0, closure=7, count=1, after=2, ended=False)
-    assert leases.ranges(7) == ()
+    assert leases.again("b", 7) == []
     leases.end(6, succeeded=True)
     assert leases.progress().visits == 2
     assert leases.state()["ranges"] == [[0, 2, None]]
@@ -212,7 +280,7 @@ def test_a_lease_that_is_returned_is_leased_next() -> None:
     assert leases.lease("b") == (1, SplitRange(1))
     leases.return_("a", 0)
     assert leases.lease("b") == (2, SplitRange(0, 2))
-    assert leases.ranges(7) == (SplitRange(0, None, 2),)
+    assert leases.again("b", 7) == [(3, SplitRange(0, None, 2))]
 
 
 @pytest.mark.parametrize(
@@ -232,7 +300,7 @@ def test_every_element_is_used_once_whatever_happens(seed: int, sizes: list[int]
     holders = {f"w{i}": None for i in range(3)}  # type: dict[str, tuple[int, SplitRange, int] | None]
     unreported: dict[str, list[Taken]] = {holder: [] for holder in holders}
     running: dict[int, tuple[str, list[tuple[int, int]]]] = {}  # and what they have taken
-    lost: dict[int, None] = {}  # run again, on what they are known to have taken
+    lost: dict[int, None] = {}  # run again, first on what they are known to have taken
     closures = 0
 
     def report(holder: str) -> None:
@@ -278,16 +346,17 @@ def test_every_element_is_used_once_whatever_happens(seed: int, sizes: list[int]
                 leases.end(closure, succeeded=how == "end")
             case "again" if lost:
                 closure, _ = lost.popitem()
-                use(
-                    [
-                        (range_.split, position)
-                        for range_ in leases.ranges(closure)
-                        for position in range(
-                            range_.state or 0, (range_.state or 0) + (range_.count or 0)
-                        )
-                    ]
-                )
-                leases.end(closure, succeeded=True)
+                running[closure] = holder, taken_there = holder, []
+                left = random_.randint(0, 6)
+                for number, range_ in leases.again(holder, closure):
+                    count = min(left, range_.count or 0)
+                    first = range_.state or 0
+                    after, ended = first + count, count == range_.count
+                    if count:
+                        taken = Taken(1, number, closure, 0, count, after, ended)
+                        unreported[holder].append(taken)
+                    taken_there += [(range_.split, each) for each in range(first, after)]
+                    left -= count
             case "die":
                 effective = []
                 for closure, (where, taken_there) in list(running.items()):

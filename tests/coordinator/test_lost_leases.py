@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections.abc import Hashable
 
 import pytest
 from hypothesis import given
@@ -83,7 +84,7 @@ class _Worker:
         self.lease: tuple[int, int, int, int] | None = None  # number, split, from, to
         self.begun: list[Work] = []
         self.ended: list[Work] = []  # and the coordinator has not heard of it
-        self.unreported: list[Taken] = []
+        self.unreported: list[tuple[Hashable, Taken]] = []
 
     def take(self) -> None:
         self.begun += self.world.queue.take(self.world.chance.randint(1, 2))
@@ -92,18 +93,30 @@ class _Worker:
         if not self.begun:
             return
         world, each = self.world, self.begun.pop(0)
-        used = [
-            (range_.split, position)
-            for range_ in world.leases.ranges(each.id)
-            for position in range(range_.state or 0, (range_.state or 0) + range_.count)
-        ]
         taken: list[Taken] = []
-        used = used or self.read(each.id, taken)
+        used = self.again(each, taken) or self.read(each.id, taken)
         if used:  # else it has nothing to write
             world.commit(each, used, taken)
         if world.chance.random() < 0.2:
             self.report()
         self.ended.append(each)
+
+    def again(self, closure: Work, noted: list[Taken]) -> list[tuple[int, int]]:
+        """Take what an earlier attempt had taken, or less of it."""
+        found: list[tuple[int, int]] = []
+        left = self.world.chance.randint(0, 3)
+        for part in closure.execution.ranges if left else ():
+            count, first = min(left, part.count), part.state or 0
+            left -= count
+            taken = Taken(
+                *(part.epoch, part.lease, closure.id, 0, count, first + count),
+                ended=count == part.count,
+            )
+            if count:
+                self.unreported.append((self.world.queue.worker_of(closure), taken))
+                noted.append(taken)
+            found += [(part.split, position) for position in range(first, first + count)]
+        return found
 
     def read(self, closure: int, noted: list[Taken]) -> list[tuple[int, int]]:
         world = self.world
@@ -122,13 +135,13 @@ class _Worker:
         count, ended = last - first, last == end
         taken = Taken(world.epoch, number, closure, self.at, count, last, ended)
         self.at += count
-        self.unreported.append(taken)
+        self.unreported.append((self.name, taken))
         noted.append(taken)
         return [(split, position) for position in range(first, last)]
 
     def report(self) -> None:
-        for taken in self.unreported:
-            self.world.leases.take(self.name, taken)
+        for holder, taken in self.unreported:
+            self.world.leases.take(holder, taken)
         self.unreported = []
 
     def answer(self) -> None:

@@ -67,8 +67,22 @@ def test_the_rest_of_a_lost_worker_comes_next_in_its_lane() -> None:
     number, _ = lease(leases, 0, closure=0)
     take(leases, "A", number, 0, count=1, after=1, ended=False)
     leases.lose("A")
-    assert leases.ranges(0) == (SplitRange(0, None, 1),)
-    assert lease(leases, 0, closure=0, holder="B") == (1, SplitRange(0, 1))
+    assert leases.again("B", 0) == [(1, SplitRange(0, None, 1))]
+    assert lease(leases, 0, closure=0, holder="B") == (2, SplitRange(0, 1))
+
+
+def test_what_a_closure_does_not_take_again_comes_next_in_its_lane() -> None:
+    leases = OrderedLeases(2, 4)
+    number, _ = lease(leases, 0, closure=0)
+    take(leases, "A", number, 0, count=3, after=3, ended=False)
+    leases.lose("A")
+    ((number, _),) = leases.again("B", 0)
+    take(leases, "B", number, 0, count=1, after=1, ended=False)
+    leases.end(0, succeeded=True)
+    number, part = lease(leases, 0, closure=2, holder="B")
+    assert part == SplitRange(0, 1, 2)
+    take(leases, "B", number, 2, count=2, after=3, ended=True)
+    assert lease(leases, 0, closure=2, holder="B")[1] == SplitRange(0, 3)
 
 
 def test_only_lanes_with_something_to_read_are_named() -> None:
@@ -153,7 +167,9 @@ class _Epoch:
         number, self.number = self.number, self.number + 1
         while True:
             holder = f"life {self.lives} of {self.chance.randint(0, 2)}" if disturbed else "A"
-            found = [(each.split, each.state or 0) for each in self.leases.ranges(number)]
+            found = list[tuple[int, int]]()
+            for lease, part in self.leases.again(holder, number):
+                self.take_part(holder, lease, part, number, found)
             while self.take(holder, Turn(slot, number), wanted, found):
                 if disturbed and self.chance.random() < 0.3:
                     break  # in the middle
@@ -171,13 +187,17 @@ class _Epoch:
         leased = self.leases.lease(holder, turn=turn) if len(found) < wanted else None
         if leased is None:
             return False
-        number, part = leased
+        self.take_part(holder, *leased, turn.closure, found)
+        return True
+
+    def take_part(
+        self, holder: str, lease: int, part: SplitRange, closure: int, found: list[tuple[int, int]]
+    ) -> None:
         at = part.state or 0
         end = self.sizes[part.split] if part.count is None else at + part.count
         count = int(at < end)
-        take(self.leases, holder, number, turn.closure, count, at + count, not count)
+        take(self.leases, holder, lease, closure, count, at + count, not count)
         found += [(part.split, at)] * count
-        return True
 
 
 @given(st.integers(0, 2**32), st.integers(1, 4), st.lists(st.integers(0, 9), max_size=9))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,15 +16,17 @@ from msgspec.structs import replace
 from psnb._src.client.requests import Request
 from psnb._src.coordinator.closures.options import ScheduleOptions
 from psnb._src.coordinator.closures.remote_value import ClosureStatus, StepValues
+from psnb._src.coordinator.scheduling.events import Heard
 from psnb._src.coordinator.scheduling.instructions import RecordStates
 from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
 from psnb._src.coordinator.scheduling.load import AHEAD_SECONDS, LONG_SECONDS, Load
 from psnb._src.coordinator.scheduling.work import Numbers, Work
 from psnb._src.placement.layout import ShardId
-from psnb._src.protocol.messages import EFFECTIVE, AskLease, Taken
+from psnb._src.protocol.messages import EFFECTIVE, AskLease, ClosureResults, Taken
 from psnb._src.protocol.packing import dumps
 from psnb._src.server.commit_log import Commit, CommitRecord
 from psnb._src.server.operations import FenceCommits
+from psnb._src.utils.phases import PHASES
 from psnb._src.worker.reports import ReportedStates, remembered
 from tests.coordinator.queues import (
     NO_ARGUMENTS,
@@ -316,6 +318,11 @@ def test_numbers_come_in_rows() -> None:
 
 def lost(queue: ClosureQueue, run: Work, *facts: CommitRecord) -> None:
     """Lose the worker of a run, of which servers know some commits."""
+    found_out(queue, partial(queue.lose_worker, run), *facts)
+
+
+def found_out(queue: ClosureQueue, doubt: Callable[[], object], *facts: CommitRecord) -> None:
+    """Do what makes commits doubtful; servers know some."""
 
     class Strategy:
         shards = (SHARD,)
@@ -326,7 +333,7 @@ def lost(queue: ClosureQueue, run: Work, *facts: CommitRecord) -> None:
                 for each in requests
             ]
 
-    resolve(queue, Strategy(), partial(queue.lose_worker, run))
+    resolve(queue, Strategy(), doubt)
 
 
 def applied(queue: ClosureQueue, number: int, outcome: bytes) -> CommitRecord:
@@ -374,6 +381,32 @@ def test_of_a_lost_run_steps_that_wrote_nothing_hide_no_later_ones_and_are_read_
     assert queue.statistics().completed == 1
     # What steps 0 and 1 took, and what is behind step 2.
     assert sorted(leases.state(epoch)["ranges"], key=str) == [[0, 1, 1], [0, 3, None], [0, None, 1]]
+
+
+def test_steps_of_a_cancelled_run_that_wrote_nothing_have_used_nothing_however_late_they_end() -> (
+    None
+):
+    leases = LeaseRegistry()
+    queue = ClosureQueue(10, leases=leases)
+    epoch = leases.open(1)
+    run = taken_run(queue, 5)
+    worker = queue.worker_of(run)
+    assert leases.lease(worker, AskLease(epoch, 0, None)) is not None
+    used = [Taken(epoch, 0, 1, 1, 1, 2, False)]
+    cancelled = partial(queue.cancel_one, run.remote)
+    found_out(queue, cancelled, applied(queue, 1, remembered(used, b"", b"")))
+    assert run.remote.status is ClosureStatus.CANCELLED
+    # Its worker has done steps 0 to 2, of which only step 1 wrote something.
+    late = [
+        Taken(epoch, 0, step, at, 1, at + 1, False) for step, at in ((0, 0), (EFFECTIVE, 1), (2, 2))
+    ]
+    result = done(run, steps=3)[1]
+    message = ClosureResults(late, [], [0.0] * len(PHASES), [result])
+    queue.handle(Heard(worker, message))
+    assert leases.progress(epoch).visits == 1
+    leases.lose(worker)
+    ranges = leases.state(epoch)["ranges"]
+    assert sorted(ranges, key=str) == [[0, 2, 1], [0, 3, None], [0, None, 1]]
 
 
 def test_what_steps_return_arrives_as_they_are_done_also_from_servers() -> None:
@@ -458,7 +491,7 @@ class _Worker:
         self.lease: tuple[int, int, int, int, int] | None = None
         self.runs: dict[Work, list[int]] = {}  # and the steps that are done and not reported
         self.ended: list[Work] = []
-        self.taken: list[Taken] = []
+        self.taken: list[tuple[Hashable, Taken]] = []
 
     def take(self) -> None:
         if len(self.runs) < 2:
@@ -474,7 +507,9 @@ class _Worker:
         run = world.chance.choice(going)
         done = self.runs[run]
         number, commit = run.number + len(done), run.execution.commit + len(done)
-        used, taken = self.read(number)
+        used, taken = self.again(run, number)
+        if not used:
+            used, taken = self.read(number)
         if used:
             assert commit not in world.known
             world.known[commit] = taken
@@ -484,15 +519,23 @@ class _Worker:
         if not used or len(done) == run.left or world.chance.random() < 0.05:
             self.ended.append(run)
 
+    def again(self, run: Work, number: int) -> tuple[list[tuple[int, int]], list[Taken]]:
+        """Take what an earlier attempt had taken, or less of it."""
+        used: list[tuple[int, int]] = []
+        noted: list[Taken] = []
+        left = self.world.chance.randint(0, 2)
+        for part in run.execution.ranges:
+            count, first = min(left, part.count), part.state or 0
+            if part.closure == number and count:
+                left -= count
+                where, ended = (part.epoch, part.lease, number), count == part.count
+                noted.append(Taken(*where, 0, count, first + count, ended))
+                used += [(part.split, position) for position in range(first, first + count)]
+        self.taken += [(self.world.queue.worker_of(run), each) for each in noted]
+        return used, noted
+
     def read(self, number: int) -> tuple[list[tuple[int, int]], list[Taken]]:
         world = self.world
-        again = world.leases.ranges(number)
-        if again:
-            return [
-                (each.split, position)
-                for each in again
-                for position in range(each.state or 0, (each.state or 0) + each.count)
-            ], []
         if self.lease is None:
             self.send()
             found = world.leases.lease(self.name, AskLease(world.epoch, number, None))
@@ -505,20 +548,20 @@ class _Worker:
         last = min(end, at + world.chance.randint(1, 2))
         self.lease = (lease, split, first, last, end) if last < end else None
         taken = Taken(world.epoch, lease, number, at - first, last - at, last, last == end)
-        self.taken.append(taken)
+        self.taken.append((self.name, taken))
         return [(split, position) for position in range(at, last)], [taken]
 
     def send(self) -> None:
         """Report what is taken alone, of steps that are done or not."""
-        for taken in self.taken:
-            self.world.leases.take(self.name, taken)
+        for holder, taken in self.taken:
+            self.world.leases.take(holder, taken)
         self.taken = []
 
     def report(self) -> None:
         effective = {number for done in self.runs.values() for number in done}
         self.taken = [
-            each._replace(closure=EFFECTIVE) if each.closure in effective else each
-            for each in self.taken
+            (holder, each._replace(closure=EFFECTIVE) if each.closure in effective else each)
+            for holder, each in self.taken
         ]
         self.send()
         for run, steps in list(self.runs.items()):

@@ -76,6 +76,7 @@ class Episode:
         self._mode, self._careful = mode, careful
         self._cancels = Random(seed) if cancels else None  # its own: old seeds stay what they were
         self._tells = Random(seed) if tells else None
+        self._reads = Random(seed) if reads else None
         self._long = Random(seed) if long else None
         self._death = Takeover(seed, self.notebook) if dies else None
         self._name = f"seed {seed}, {mode}, replicas={replicas}, careful={careful}"
@@ -123,6 +124,8 @@ class Episode:
         often = 0.01 if notebook.splits else 0.05
         if self._cancels is not None and self._cancels.random() < often:
             notebook.do(lambda: notebook.cancel(self._cancels))
+        if self._reads is not None and self._reads.random() < 0.005:
+            self._hurt_a_worker()  # so that more steps take again what earlier attempts have taken
         if self._tells is not None and self._tells.random() < 0.05:
             notebook.do(notebook.tell)
         choice = world.random.random()
@@ -315,7 +318,7 @@ class Episode:
             each for split in range(len(notebook.splits)) for each in self._elements(split)
         )
         # A worker may call a step effective when its closure was cancelled, as servers knew of no
-        # commit of it: it wrote nothing, or they have lost that. Its elements may count as used.
+        # commit of it: they have lost that. Its elements count as used.
         stray = Counter(
             each for attempt in notebook.effective - counted for each in notebook.used[attempt]
         )
@@ -358,7 +361,7 @@ def _counted(closure: Work) -> dict[int, int]:
     remote = closure.remote
     if isinstance(remote, StepValues):
         return dict(pickle.loads(each) for each in remote.arrived)
-    return dict([remote.fetch()]) if remote.status is ClosureStatus.COMPLETED else {}
+    return dict([remote.returned()]) if remote.status is ClosureStatus.COMPLETED else {}
 
 
 def episode(seed: int) -> Episode:
@@ -366,13 +369,13 @@ def episode(seed: int) -> Episode:
     kinds = [(0, False), (1, False), (1, True)]
     replicas, careful = kinds[seed // len(MODES) % len(kinds)]
     mode = MODES[seed % len(MODES)]
-    reads = mode == "async" and seed % 4 in (1, 2)
+    reads = seed % 4 == 1 or (mode == "async" and seed % 4 == 2)
     return Episode(
         seed,
         mode=mode,
         replicas=replicas,
         careful=careful,
-        cancels=reads and seed % 8 in (1, 2),
+        cancels=reads and mode != "geo" and seed % 8 in (1, 2),
         tells=seed % 7 in (1, 3, 4, 5),
         dies=seed % 7 in (3, 4),
         long=mode == "async" and (seed % 5 in (3, 4) or (reads and seed % 5 != 0)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,6 @@ from psnb._src.coordinator.scheduling.instructions import ReportSettled, Resolve
 from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
 from psnb._src.coordinator.scheduling.work import Numbers, Work
 from psnb._src.coordinator.scheduling.worker_state import WorkerState
-from psnb._src.coordinator.workers.knowledge import WorkerKnowledge
 from psnb._src.coordinator.workers.resolve import Resolver
 from psnb._src.monitor.events import EventKind
 from psnb._src.placement.layout import ShardId
@@ -48,6 +46,9 @@ from tests.model.reading import Element
 from tests.model.reconciler import Fences, Reconciler
 from tests.model.workers import SECONDS_A_STEP, Assigned, Exchanging, StepAttempt, Worker, code
 from tests.model.world import World, once
+
+ROUND = 3
+"""Closures of a round, in mode `Sync`."""
 
 
 class _Resolver(Resolver):
@@ -112,9 +113,10 @@ class Notebook(Reconciler):
         in_order: bool = False,
     ) -> None:
         super().__init__(world, servers, shards, replicas)
-        gates: dict[str, Gate] = {"async": Gate(), "sync": RoundGate(3), "geo": FlushGate()}
+        gates: dict[str, Gate] = {"async": Gate(), "sync": RoundGate(ROUND), "geo": FlushGate()}
         self._steps: list[Step] = []
-        self.leases, self.splits, self.in_order = LeaseRegistry(), splits, in_order
+        self.leases = LeaseRegistry(ROUND if mode == "sync" else None)
+        self.splits, self.in_order = splits, in_order
         self.epoch = self.leases.open(len(splits)) if splits else None
         self.queue = ClosureQueue(
             10_000,
@@ -122,7 +124,6 @@ class Notebook(Reconciler):
             leases=self.leases,
             clock=lambda: world.steps * SECONDS_A_STEP,
         )
-        self._knowledge = WorkerKnowledge(SimpleNamespace(leases=self.leases))  # type: ignore[arg-type]
         self.resolver = _Resolver(self)
         self.queue.on = {
             Send: self._send,
@@ -140,8 +141,8 @@ class Notebook(Reconciler):
         self.sessions: list[Worker] = []  # those that were given up, too
         # Where each attempt of a step writes, by its row, and since when it runs.
         self.wrote: dict[tuple[int, int], tuple[tuple[ShardId, ...], int]] = {}
-        # By the same, what it has taken; those that wrote nothing; and those of which their worker
-        # has said that they had their effect, whatever was known of their closure by then.
+        # By the same, what it has taken; those that wrote nothing; and those of the others of which
+        # their worker has said that they are done, whatever was known of their closure by then.
         self.used: dict[tuple[int, int], list[Element]] = {}
         self.quiet: set[tuple[int, int]] = set()
         self.effective: set[tuple[int, int]] = set()
@@ -161,7 +162,9 @@ class Notebook(Reconciler):
     # Closures.
 
     def put(self, steps: int = 1) -> None:
-        options = ScheduleOptions(1000, steps=steps)
+        in_slots = self.splits and self.mode == "sync"
+        slot = len(self.closures) % ROUND if in_slots else None
+        options = ScheduleOptions(1000, steps=steps, slot=slot)
         inbox = self.queue.inbox
         remote = RemoteValue(inbox) if steps == 1 else StepValues(inbox, bool)
         closure = make_work(self.queue, self.rows.take(steps), options, remote=remote)
@@ -190,7 +193,7 @@ class Notebook(Reconciler):
     def _send(self, instruction: Send) -> None:
         worker = self._of[instruction.worker]
         for closure in instruction.closures:
-            execution, ranges = closure.execution, self._knowledge._ranges(closure)
+            execution, ranges = closure.execution, closure.execution.ranges
             step = StepAttempt(closure.number, execution.commit, execution.attempt)
             assigned = Assigned(closure, step, closure.left, self.layout.version, ranges)
             self.world.counts["ranges taken again"] += len(ranges)

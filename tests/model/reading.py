@@ -27,29 +27,45 @@ class Reading:
     number : int
         The step's.
     ranges : iterable of TakenRange
-        What earlier attempts have taken: this one begins with it.
+        What earlier attempts have taken: this one takes that first.
+    slot : int, optional
+        Where it takes from, in an epoch that has an order.
 
     Attributes
     ----------
     elements : list of tuple
         All that it has taken.
     used : list of Taken
-        What of it servers must know.
+        What servers must know of it.
     ended : bool
         Whether there was nothing to take.
+    given : set of int
+        The numbers of the leases that it was given.
     """
 
-    def __init__(self, number: int, ranges: Iterable[TakenRange]) -> None:
-        self.number = number
-        # All of it: what an attempt leaves of this counts as used with it.
-        self.elements: list[Element] = [
-            (each.split, (each.state or 0) + offset)
-            for each in ranges
-            if each.closure == number
-            for offset in range(each.count)
-        ]
+    def __init__(self, number: int, ranges: Iterable[TakenRange], slot: int | None = None) -> None:
+        self.number, self.slot = number, slot
+        self._again = deque(each for each in ranges if each.closure == number)
+        self._at = 0  # in the first of them
+        self.elements: list[Element] = []
         self.used: list[Taken] = []
         self.ended = False
+        self.given: set[int] = set()
+
+    def take_again(self) -> Taken | None:
+        """Take one more element of what an earlier attempt has taken, if there is one."""
+        if not self._again:
+            return None
+        range_, at = self._again[0], self._at
+        first = range_.state or 0
+        self.elements.append((range_.split, first + at))
+        self._at, ended = at + 1, at + 1 == range_.count
+        if ended:
+            self._again.popleft()
+            self._at = 0
+        taken = Taken(range_.epoch, range_.lease, self.number, at, 1, first + at + 1, ended)
+        self.used.append(taken)
+        return taken
 
 
 @dataclass
@@ -62,7 +78,7 @@ class _OpenLease:
 
 
 class Reader:
-    """The iterator that all steps of a worker share: one of them at a time asks for a lease.
+    """The iterator of a slot, or without one, on a worker: one step at a time asks for a lease.
 
     Parameters
     ----------
@@ -82,25 +98,40 @@ class Reader:
 
     def next(self, reading: Reading, then: Callable[[], None]) -> None:
         """Take one more element, if there is one, and go on."""
+        if (again := reading.take_again()) is not None:
+            self._worker.taken.append(again)
+            then()
+            return
         self._waiting.append((reading, then))
         self._go_on()
 
     def _go_on(self) -> None:
         while self._waiting and not self._asking:
             reading, then = self._waiting[0]
-            if self._lease is None:
+            asks = reading.slot is not None and self._lease_number() not in reading.given
+            if self._lease is None or asks:
                 self._asking = True
-                self._worker.ask(AskLease(self._epoch, reading.number, None), self._leased)
+                if reading.slot is not None:
+                    self._worker.tell()  # the answer depends on it
+                self._worker.ask(AskLease(self._epoch, reading.number, reading.slot), self._leased)
             elif self._take(reading, self._lease):
                 self._waiting.popleft()
                 then()
 
+    def _lease_number(self) -> int | None:
+        return None if self._lease is None else self._lease.number
+
     def _leased(self, lease: Lease | None) -> None:
+        if lease is not None:
+            self._waiting[0][0].given.add(lease.number)
         if lease is None:
             self._asking = False
             reading, then = self._waiting.popleft()
             reading.ended = True
             then()
+            self._go_on()
+        elif lease.number == self._lease_number():
+            self._asking = False
             self._go_on()
         elif lease.state is None:
             begin = BeginLease(self._epoch, lease.number, 0, [])

@@ -54,7 +54,9 @@ def test_a_cancelled_closure_has_completed_or_leaves_nothing(mode: str, seed: in
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("replicas", [0, 1])
-def test_each_element_is_used_by_one_step_or_left(replicas: int, seed: int) -> None:
-    one = Episode(seed, mode="async", replicas=replicas, careful=False, long=True, reads=True)
+@pytest.mark.parametrize("mode", MODES)
+def test_each_element_is_used_by_one_step_or_left(mode: str, replicas: int, seed: int) -> None:
+    long = mode == "async"
+    one = Episode(seed, mode=mode, replicas=replicas, careful=False, long=long, reads=True)
     counts = one.run(STEPS)
     assert counts["elements used"] + counts["elements left"]

@@ -50,7 +50,7 @@ _QUIET = 0.15
 """How many steps that have taken elements write nothing."""
 
 
-_TOLD_SOON = 0.25
+_TOLD_SOON = 0.5
 """How often a worker says at once what was taken, or which step of several is done."""
 
 
@@ -107,12 +107,10 @@ class Worker(Process):
         self.waiting: list[Assigned] = []
         self.stopping: set[int] = set()  # to end with the step that they do
         self.lost = False  # the notebook has given it up
-        self.reader: Reader | None = None
+        self.readers: dict[int | None, Reader] = {}  # by slot
         self.taken: list[Taken] = []  # and not said
         self._done: dict[Work, list[StepAttempt]] = {}  # steps of long closures, likewise
         self._questions: list[Callable[[Any], None]] = []
-        if notebook.epoch is not None:
-            self.reader = Reader(self, notebook.epoch, notebook.splits)
         broken = partial(notebook.broken, self)
         self._line = Line(world, notebook, broken, in_order=notebook.in_order)
         self.inbox = Line(world, self, broken, in_order=notebook.in_order)
@@ -154,12 +152,14 @@ class Worker(Process):
         # Another attempt writes somewhere else.
         shards = notebook.shards
         chosen = tuple(random.sample(shards, random.randint(1, min(3, len(shards)))))
-        turn = closure.execution.round
-        reading = Reading(step.row, assigned.ranges)
+        turn, slot = closure.execution.round, closure.options.slot
+        reading, reader, wanted = Reading(step.row, assigned.ranges, slot), self._reader(slot), 0
+        if reader is not None:
+            wanted = random.choice((0, 1, 1, 1, 2, 3))  # in each attempt another number
 
         def begin() -> None:
-            if self.reader is not None and random.random() < _TOLD_SOON:
-                self._tell()
+            if reader is not None and random.random() < _TOLD_SOON:
+                self.tell()
             self.world.ask(self, [Request(chosen[0], OnTable(TABLE, ReadValues()))], read)
 
         def read(outcomes: list[Any]) -> None:
@@ -173,13 +173,17 @@ class Worker(Process):
             # One that was cancelled may see later rounds.
             if turn is not None and not self.lost and not closure.execution.revoked:
                 notebook.check_rounds(chosen[0], values, turn)
-            if self.reader is not None and not reading.ended and random.random() < 0.5:
-                self.reader.next(reading, write)
+            take_more()
+
+        def take_more() -> None:
+            if reader is not None and not reading.ended and len(reading.elements) < wanted:
+                reader.next(reading, take_more)
             else:
                 write()
 
         def write() -> None:
-            if self.reader is not None and (not reading.elements or random.random() < _QUIET):
+            nothing = reading.ended and not reading.elements
+            if reader is not None and (nothing or random.random() < _QUIET):
                 notebook.quiet.add((step.row, step.attempt))
                 notebook.used[step.row, step.attempt] = reading.elements
                 ended(None)
@@ -190,7 +194,7 @@ class Worker(Process):
 
         def ended(outcome: Any) -> None:
             over = left == 1 or closure.id in self.stopping
-            over |= self.reader is not None and reading.ended and not reading.elements
+            over |= reading.ended and not reading.elements
             if isinstance(outcome, UndecidedError):
                 self._end(closure, self._result(closure, [step], 0, outcome.commit[:2]))
             elif isinstance(outcome, Exception):
@@ -204,16 +208,22 @@ class Worker(Process):
                     self._end(closure, None)
                     return
                 notebook.world.counts["steps of long closures"] += 1
-                if self.reader is not None and random.random() < _TOLD_SOON:
-                    self._tell()
+                if reader is not None and random.random() < _TOLD_SOON:
+                    self.tell()
                 following = StepAttempt(step.row + 1, step.number + 1, step.attempt)
                 self._begin(assigned, following, left - 1)
 
         begun = self.world.steps
-        if self.reader is None or reading.elements:
+        if reader is None or not wanted:
             begin()
         else:
-            self.reader.next(reading, begin)
+            reader.next(reading, begin)
+
+    def _reader(self, slot: int | None) -> Reader | None:
+        notebook = self.notebook
+        if notebook.epoch is None:
+            return None
+        return self.readers.setdefault(slot, Reader(self, notebook.epoch, notebook.splits))
 
     def _write(
         self,
@@ -256,7 +266,9 @@ class Worker(Process):
         *,
         ended: bool = True,
     ) -> ClosureResult:
-        values, pushed = [each.value for each in done], closure.execution.round is not None
+        values = [each.value for each in done]
+        wrote = any((each.row, each.attempt) not in self.notebook.quiet for each in done)
+        pushed = wrote and closure.execution.round is not None
         outcome = closure.id, count, ended, True, b"", values
         return ClosureResult(*outcome, SECONDS_A_STEP, pushed, (), in_doubt)
 
@@ -264,20 +276,21 @@ class Worker(Process):
         """Say with what a closure has ended; None: with the steps that it has done."""
         self.running.discard(closure.id)
         self.stopping.discard(closure.id)
-        self._tell(closure, last)
+        self.tell(closure, last)
         self._begin_waiting()
 
-    def _tell(self, ended: Work | None = None, last: ClosureResult | None = None) -> None:
+    def tell(self, ended: Work | None = None, last: ClosureResult | None = None) -> None:
         """Send what was held back, with the end of a closure; see `psnb._src.worker.results`."""
         done, self._done = self._done, {}
         taken, self.taken = self.taken, []
         results = []
-        for closure, steps in done.items():
+        for closure, several in done.items():
             over = closure is ended and last is None
-            results.append(self._result(closure, steps, len(steps), ended=over))
+            results.append(self._result(closure, several, len(several), ended=over))
         if last is not None:
             results.append(replace(last, seconds=SECONDS_A_STEP))
-        effective = {step for steps in done.values() for step in steps}
+        steps = [step for each in done.values() for step in each]
+        effective = {each for each in steps if (each.row, each.attempt) not in self.notebook.quiet}
         joined = _joined(taken, {each.row for each in effective})
         message = ClosureResults(joined, [], [0.0] * len(PHASES), results)
         self._line.send(partial(self.notebook.heard, self, message, effective))

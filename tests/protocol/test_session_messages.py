@@ -41,7 +41,18 @@ from psnb._src.protocol.messages import (
 from psnb._src.utils.stages import Stages, StageStatistics
 
 ASSIGNMENT = Assignment(
-    7, "f", 10, 17, True, 2, 5, None, b"args", [b"input"], [TakenRange(10, 1, 3, {"at": 4}, 2)], 1
+    7,
+    "f",
+    10,
+    17,
+    True,
+    2,
+    5,
+    None,
+    b"args",
+    [b"input"],
+    [TakenRange(10, 1, 6, 3, {"at": 4}, 2)],
+    1,
 )
 
 LAYOUT = Layout("s", 2, 1, 10.0, (ShardPlacement(ServerAddress("tcp://a", "a")),))

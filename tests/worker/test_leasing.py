@@ -44,7 +44,7 @@ class Worker:
 
     def begin(self, closure: int, slot: int | None = None) -> LeaseRequests:
         """Begin an attempt at a closure."""
-        ranges = self.leases.ranges(closure)
+        ranges = self.leases.again(self, range(closure, closure + 1))
         self.requests = LeaseRequests(closure, self.ask, self.report, ranges, slot)
         return self.requests
 
@@ -147,6 +147,20 @@ def test_a_closure_that_runs_again_gets_the_very_same(leases: LeaseRegistry) -> 
     rest = list(second.iterator)
     assert again == taken
     assert sorted(int(each) for each in again + rest) == list(range(30))
+
+
+def test_what_a_closure_that_runs_again_leaves_is_for_the_next(leases: LeaseRegistry) -> None:
+    first, second = workers(leases, Dataset.range(30).shuffle(30), 2)
+    first.begin(7)
+    taken = [int(next(first.iterator)) for _ in range(12)]
+    leases.lose(first)
+    requests = second.begin(7)
+    again = [int(next(second.iterator)) for _ in range(4)]
+    assert again == taken[:4]
+    assert len({each.lease for each in requests.used}) == 4  # each was taken by itself
+    leases.end_steps(closure(ClosureQueue(1), 7), 1)
+    second.begin(8)
+    assert sorted(again + [int(each) for each in second.iterator]) == list(range(30))
 
 
 def test_a_closure_knows_which_element_it_took_last_also_when_it_runs_again(
@@ -470,5 +484,6 @@ def test_a_closure_that_runs_again_waits_for_no_other_that_reads() -> None:
     assert int(next(lost.iterator)) == 0
     leases.lose(lost)
     first = LeaseRequests(8, worker.ask, worker.report, ())
-    again = LeaseRequests(7, worker.ask, worker.report, leases.ranges(7))
+    ranges = leases.again(worker, range(7, 8))
+    again = LeaseRequests(7, worker.ask, worker.report, ranges)
     assert slow.read_meanwhile(worker, first, again) == [0, 0, 1]

@@ -344,6 +344,22 @@ def test_what_steps_have_taken_that_are_done_is_reported_in_one() -> None:
     assert first == [Taken(1, 0, EFFECTIVE, 0, 3, 12, False), Taken(1, 0, 13, 3, 1, 13, False)]
 
 
+def test_what_steps_have_taken_that_wrote_nothing_counts_as_the_notebook_counts_them() -> None:
+    def step() -> None:
+        number = worker_context().closure
+        requests = worker_context().lease_requests
+        assert requests is not None
+        requests.take(1, 0, number - 10, 1, number, False)
+        if number != 11:
+            push()
+
+    world = World(step)
+    world.run(steps=3)
+    world.results.flush()
+    (first,) = [each.taken for each in world.link.sent if isinstance(each, ClosureResults)]
+    assert [each.closure for each in first] == [EFFECTIVE, 11, EFFECTIVE]
+
+
 def test_a_closure_that_comes_again_is_not_ended_by_its_earlier_attempt() -> None:
     runner: Any = object.__new__(ClosureRunner)
     runner._closures, runner._unstarted, ends = {}, {}, list[str]()

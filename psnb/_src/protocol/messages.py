@@ -44,10 +44,14 @@ def held_seconds(workers: int) -> float:
 
 
 class TakenRange(Struct, frozen=True, gc=False):
-    """Elements of a leased dataset that a closure takes."""
+    """Elements of a leased dataset that an earlier attempt at a step has taken.
+
+    They are leased to the next attempt alone, which takes them first, or some of them.
+    """
 
     closure: int  # the number of its step
     epoch: int
+    lease: int  # its number
     split: int
     state: Any  # of the split's iterator, before them
     count: int
@@ -66,7 +70,7 @@ class Assignment(Struct, frozen=True, gc=False):
     round: int | None  # the round that it takes part in, if the mode has rounds
     payload: bytes  # its pickled arguments; empty if there are none
     inputs: Sequence[bytes]  # the pickled values of other closures among them
-    ranges: Sequence[TakenRange]  # what earlier attempts have taken: this one takes the same
+    ranges: Sequence[TakenRange]  # what this attempt takes first
     slot: int | None  # of an ordered epoch: it takes from this one
 
 

@@ -23,9 +23,9 @@ ASK_TIMEOUT = 60.0
 class Replay:
     """A range that a closure takes again."""
 
-    split: int
+    range_: TakenRange
     iterator: DatasetIterator
-    left: int
+    at: int = 0  # how many elements were taken
 
 
 class LeaseRequests:
@@ -41,7 +41,7 @@ class LeaseRequests:
     report : callable
         Takes what is to be reported to the coordinator; does not wait.
     ranges : sequence of TakenRange
-        What earlier attempts have taken: this one begins with it.
+        What earlier attempts have taken: this one takes that first.
     slot : int, optional
         Where it takes from, in an epoch that has an order.
 
@@ -54,7 +54,7 @@ class LeaseRequests:
     latest : str
         Which element was taken last, from any dataset, for messages; empty if none was.
     used : list of Taken
-        What was taken from leases that is not being taken again.
+        What was taken, from whatever leases.
     taken : TakenElements
         What was taken, from leased and from other iterators.
     replays : dict of int to Replay

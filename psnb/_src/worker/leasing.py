@@ -157,16 +157,17 @@ class LeasedSplitReader:
                 if self._ahead is not None:
                     self._ahead.wait()
                 iterator = self._splits[range_.split].iterator(range_.state)
-                replay = Replay(range_.split, iterator, range_.count)
-                requests.replays[self._epoch] = replay
+                replay = requests.replays[self._epoch] = Replay(range_, iterator)
         return replay
 
     def _next_again(self, requests: LeaseRequests, replay: Replay) -> Any:
         # Without a lock: the iterator is this closure's alone.
-        element = next(replay.iterator)
-        requests.latest = self._name(replay.iterator, replay.split)
-        replay.left -= 1
-        if not replay.left:
+        element, range_ = next(replay.iterator), replay.range_
+        requests.latest = self._name(replay.iterator, range_.split)
+        at, replay.at = replay.at, replay.at + 1
+        ended = replay.at == range_.count
+        requests.take(self._epoch, range_.lease, at, 1, replay.iterator.state(), ended)
+        if ended:
             replay.iterator.close()
             del requests.replays[self._epoch]
         return element

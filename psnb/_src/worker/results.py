@@ -187,7 +187,7 @@ class _Held:
         """Return all of it; may run what users have written."""
         together = [float(sum(each)) for each in zip(*self.phases, strict=True)]
         results = [result for closure, each in self.steps.items() for result in each.of(closure)]
-        effective = {number for each in self.steps.values() for number in each.numbers}
+        effective = {number for each in self.steps.values() for number in each.effective}
         taken = _joined(self.taken, effective) if effective else self.taken
         return ClosureResults(taken, self.reports, together, results + self.last)
 
@@ -199,7 +199,10 @@ class _StepsDone:
     """
 
     def __init__(self) -> None:
-        self.numbers: list[int] = []
+        self._count = 0
+        # Of those that wrote: what the others took is used when the notebook has heard of them, and
+        # not if it has given up their closure before.
+        self.effective: list[int] = []
         self.ended = False  # no more of them come
         self._seconds, self._pushed = 0.0, False
         self._staleness: list[int] = []
@@ -207,7 +210,9 @@ class _StepsDone:
         self._reports: list[tuple[ReportedStates, bytes]] = []  # and each packed
 
     def add(self, attempt: StepAttempt) -> None:
-        self.numbers.append(attempt.assignment.number)
+        self._count += 1
+        if attempt.updates:
+            self.effective.append(attempt.assignment.number)
         self._seconds += sum(attempt.clock.seconds)
         self._pushed |= attempt.updates.pushed
         if attempt.staleness is not None:
@@ -220,7 +225,7 @@ class _StepsDone:
     def of(self, closure: int) -> list[ClosureResult]:
         """Return it as results of the closure; may run what users have written."""
         apart, front = self._reported()
-        done = closure, len(self.numbers), self.ended, True, front, self._values
+        done = closure, self._count, self.ended, True, front, self._values
         result = ClosureResult(*done, self._seconds, self._pushed, self._staleness)
         rest = (), 0.0, False, ()
         return [*(ClosureResult(closure, 0, False, True, each, *rest) for each in apart), result]

@@ -356,6 +356,34 @@ def test_a_worker_that_goes_in_the_middle_costs_no_example_and_doubles_none(
         assert end.over
 
 
+def test_a_step_that_takes_less_when_it_runs_again_leaves_the_rest_to_others(
+    whole: Client, tmp_path: Path
+) -> None:
+    with psnb.ParameterServerStrategy(whole) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        visits = visits_of(strategy, 20)
+        source = data.Dataset.range(20)
+        dataset = coordinator.create_per_worker_dataset(source, sharding="dynamic", splits=2)
+        iterator, known = iter(dataset), tmp_path / "known"
+
+        def step(iterator: Iterator[int], first: int = 1) -> None:
+            fails = psnb.worker_context().attempt == 1 and first > 1
+            for _ in range(first if fails else 1):
+                visits.push([next(iterator)], -np.ones((1, 1), np.float32))
+            if fails:
+                wait_for_file(known)
+                kill_myself()
+
+        coordinator.schedule(step, (iterator, 3))
+        taken = coordinator_core(coordinator).leases._epochs[iterator.epoch]._closures
+        wait_until(lambda: len(taken.get(0, ())) == 3, "the notebook knows what it has taken")
+        known.touch()
+        coordinator.join(DEADLINE)
+        assert iterator.progress().visits == 1
+        assert coordinator.run_epoch(step, iterator).visits == 20
+        assert numbers(visits, 20) == [1] * 20
+
+
 def test_a_worker_that_is_killed_within_a_run_costs_no_example_and_doubles_none(
     whole: Client, tmp_path: Path
 ) -> None:

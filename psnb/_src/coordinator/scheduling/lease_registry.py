@@ -185,16 +185,20 @@ class LeaseRegistry:
                 if taken.epoch in self._epochs:
                     self._epochs[taken.epoch].note_used(taken)
 
-    def ranges(self, closure: int) -> Sequence[messages.TakenRange]:
-        """Return what a closure has taken before."""
-        if closure not in self._users:
+    def again(self, holder: Hashable, steps: range) -> Sequence[messages.TakenRange]:
+        """Lease what steps have taken before to the session that does them again: to each its own.
+
+        Steps that do not take all of it leave the rest to others.
+        """
+        if self._users.keys().isdisjoint(steps):
             return ()
         with self._lock:
             return [
-                messages.TakenRange(closure, epoch, part.split, part.state, part.count or 0)
-                for epoch in sorted(self._users.get(closure, ()))
+                messages.TakenRange(step, epoch, number, part.split, part.state, part.count or 0)
+                for step in steps
+                for epoch in sorted(self._users.get(step, ()))
                 if epoch in self._epochs
-                for part in self._epochs[epoch].ranges(closure)
+                for number, part in self._epochs[epoch].again(holder, step)
             ]
 
     def end(self, closure: Work) -> None:
@@ -216,10 +220,11 @@ class LeaseRegistry:
                 for number in numbers:
                     self._end(number, True)
 
-    def give_back(self, number: int) -> None:
-        """Have what a step has taken read again: it wrote nothing, and no more is known of it."""
+    def give_back(self, closure: Work) -> None:
+        """Have what the next step has taken read again: it wrote nothing, and no more is known."""
         with self._lock:
-            self._end(number, False)
+            self._over[closure.number] = closure.execution  # its worker may say more of it later
+            self._end(closure.number, False)
 
     def _end(self, number: int, succeeded: bool) -> None:
         for epoch in self._users.pop(number, ()):

@@ -5,10 +5,12 @@ before the closure's result, but not before its effect: a message for each step 
 what the step costs the notebook. So that goes to the servers, too, beside the closure's commit.
 When a worker dies, its leases wait until the servers have said which closures have had their
 effect (`psnb._src.coordinator.workers.resolve`) and what these have used. The rest is leased to
-another worker: what lies between and what comes after. A closure without an effect runs again, on
-what it is known to have taken, and else on whatever comes next. One that raised, was cancelled or
-was lost too often has had no effect either, and its ranges are leased again. A split is done when
-all of it was used by closures that have ended well, and the epoch is over when all splits are.
+another worker: what lies between and what comes after. A closure without an effect runs again: what
+it is known to have taken is leased to it alone, and it takes that before whatever comes next. It
+may take less: the attempt that has its effect says what is used, and what it has left is leased
+again. One that raised, was cancelled or was lost too often has had no effect, and its ranges are
+leased again, too. A split is done when all of it was used by closures that have ended well, and the
+epoch is over when all splits are.
 
 After the data service of TensorFlow (``tf.data.service``, dynamic sharding), which hands out splits
 too, but at most once: what a dead worker had begun is not visited again.
@@ -160,7 +162,11 @@ class EpochLeases:
             self._splits[range_.split].open += 1
             self._splits[range_.split].begun = range_ != SplitRange(range_.split)
         self._leases: dict[int, _OpenLease] = {}
+        # What open closures have taken; the leases of what earlier attempts at them had taken, and
+        # their numbers by closure.
         self._closures: dict[int, list[SplitRange]] = {}
+        self._again: dict[int, _OpenLease] = {}
+        self._again_of: dict[int, list[int]] = {}
         self._number = 0
         self._visits = visits
         self._holders: Mapping[int, Set[str]] = {}
@@ -187,7 +193,8 @@ class EpochLeases:
     def needed(self, ahead: int) -> list[int]:
         """Return the splits that are read or used now, and those of the next free parts."""
         with self._lock:
-            now = [lease.range_.split for lease in self._leases.values()]
+            leases = (*self._leases.values(), *self._again.values())
+            now = [lease.range_.split for lease in leases]
             used = [each.split for ranges in self._closures.values() for each in ranges]
             free = list(dict.fromkeys(each.split for each in self._free))[:ahead]
             return list(dict.fromkeys((*now, *used, *free)))
@@ -339,7 +346,8 @@ class EpochLeases:
             The closure's id in it is the same for all its attempts.
         """
         with self._lock:
-            lease = self._leases.get(taken.lease)
+            leases = self._again if taken.lease in self._again else self._leases
+            lease = leases.get(taken.lease)
             if lease is None or lease.holder != holder:
                 return
             split = self._splits[lease.range_.split]
@@ -352,7 +360,7 @@ class EpochLeases:
                 split.open += 1
             lease.at += taken.size
             if taken.ended or lease.left == 0:
-                del self._leases[taken.lease]
+                del leases[taken.lease]
                 split.open -= 1
             else:
                 lease.state = taken.after
@@ -360,33 +368,52 @@ class EpochLeases:
     def note_used(self, taken: messages.Taken) -> None:
         """Note what a closure has used that has had its effect; its worker may not have said so."""
         with self._lock:
-            lease = self._leases.get(taken.lease)
+            lease = self._again.get(taken.lease) or self._leases.get(taken.lease)
             if lease is None or taken in lease.used:
                 return
             if (new := taken.at + taken.size - lease.at) > 0:
                 lease.used.append(taken)
                 self._visits += min(new, taken.size)
 
-    def ranges(self, closure: int) -> tuple[SplitRange, ...]:
-        """Return what a closure has taken before, in order: it uses the same if it runs again."""
+    def again(self, holder: Hashable, closure: int) -> list[tuple[int, SplitRange]]:
+        """Lease what a closure has taken before to the holder that runs it again, for it alone.
+
+        Returns
+        -------
+        list of tuple
+            The leases' numbers and their parts, in the order in which they were taken.
+        """
         with self._lock:
-            return tuple(self._closures.get(closure, ()))
+            found: list[tuple[int, SplitRange]] = []
+            for range_ in [*self._closures.pop(closure, ()), *self._left_again(closure)]:
+                number, self._number = self._number, self._number + 1
+                self._again[number] = _OpenLease(holder, "", range_, range_.state)
+                self._again_of.setdefault(closure, []).append(number)
+                found.append((number, range_))
+            return found
 
     def end(self, closure: int, *, succeeded: bool) -> None:
-        """Note that a closure has ended for good: its ranges are done, or free again."""
+        """Note that a closure has ended for good: what it took is done, or free again."""
         with self._lock:
             ranges = self._closures.pop(closure, [])
-            if not succeeded:
-                self._take_back(ranges)
-                return
-            for range_ in ranges:
+            left = self._left_again(closure)
+            for range_ in ranges if succeeded else ():
                 self._splits[range_.split].open -= 1
                 self._visits += range_.count or 0
+            self._take_back(left if succeeded else ranges + left)
+
+    def _left_again(self, closure: int) -> list[SplitRange]:
+        """Close the leases that are a closure's alone; return what is not taken of them."""
+        left: list[SplitRange] = []
+        for number in self._again_of.pop(closure, ()):
+            if number in self._again:
+                left += self._closed(self._again.pop(number))
+        return left
 
     def lose(self, holder: Hashable) -> None:
         """Note that a holder is lost: the rest of its leases is free again.
 
-        Its closures keep their ranges: they run again elsewhere, or end.
+        Its closures keep what is theirs alone: they run again elsewhere, or end.
         """
         with self._lock:
             for number, lease in list(self._leases.items()):
@@ -394,15 +421,19 @@ class EpochLeases:
                     self._close(number)
 
     def _take_back(self, ranges: list[SplitRange]) -> None:
-        """Have the ranges of a closure that has had no effect leased again."""
+        """Have ranges that a closure has not used leased again."""
         self._free.extend(ranges)
 
     def _close(self, number: int) -> None:
         """Have what is left of a lease leased again, before all others."""
-        lease = self._leases.pop(number)
-        left = _left_of(lease)
+        left = self._closed(self._leases.pop(number))
         self._free.extendleft(reversed(left))
+
+    def _closed(self, lease: _OpenLease) -> list[SplitRange]:
+        """Return what is left of a lease that is closed, as parts of its split."""
+        left = _left_of(lease)
         self._splits[lease.range_.split].open += len(left) - 1
+        return left
 
     def state(self) -> dict[str, Any]:
         """Return the parts that are not used yet, in JSON's types.
@@ -412,6 +443,7 @@ class EpochLeases:
         with self._lock:
             ranges = [  # of each split in the order in which they are read
                 *(range_ for ranges in self._closures.values() for range_ in ranges),
+                *(range_ for lease in self._again.values() for range_ in _left_of(lease)),
                 *(range_ for lease in self._leases.values() for range_ in _left_of(lease)),
                 *self._free,
             ]

@@ -374,6 +374,8 @@ class Scheduler:
             self._set_status(closure, ClosureStatus.RUNNING)
             self.in_flight.begin(closure)
             closure.execution.round = self.gate.round
+            if closure.execution.attempt > 1:
+                closure.execution.ranges = self._leases.again(worker, closure.numbers)
         if taken:
             self._instructions.append(Send(worker, taken))
         for closure, error in unplaced:
@@ -772,7 +774,7 @@ class Scheduler:
         """Record the steps whose commits are applied, of a closure that is in doubt."""
         for step in steps_applied(closure, self.name, applied):
             if step is None:  # it wrote nothing: others may do it again, and it does not count
-                self._leases.give_back(closure.number)
+                self._leases.give_back(closure)
                 if self.in_flight.has(closure):
                     self._advance(closure, 1)
             else:

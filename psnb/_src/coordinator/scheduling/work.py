@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from psnb._src.coordinator.closures.call import Call
 from psnb._src.coordinator.closures.functions import Function
 from psnb._src.coordinator.closures.options import ScheduleOptions
 from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.protocol.messages import TakenRange
 from psnb._src.utils.interrupts import Lock
 from psnb._src.worker.context import InputContext
 
@@ -41,6 +43,8 @@ class Execution:
         How many steps are done.
     withdrawn : str
         Why it does not begin any more, if it does not.
+    ranges : sequence of TakenRange
+        What earlier attempts had taken from datasets: the present one takes that first.
     """
 
     commit: int
@@ -52,6 +56,7 @@ class Execution:
     taken: tuple[InputContext, bytes] | None = None
     done: int = 0
     withdrawn: str = ""
+    ranges: Sequence[TakenRange] = ()
 
 
 NOT_TAKEN = Execution(-1)

@@ -73,17 +73,11 @@ class WorkerKnowledge:
                 each.execution.round,
                 each.call.payload,
                 each.call.inputs,  # type: ignore[arg-type]  # all are there, or it would wait
-                self._ranges(each),
+                each.execution.ranges,
                 each.options.slot,
             )
             for each in closures
         ]
-
-    def _ranges(self, closure: Work) -> Sequence[messages.TakenRange]:
-        if closure.execution.attempt == 1:
-            return ()
-        ranges = self._services.leases.ranges
-        return [each for number in closure.numbers for each in ranges(number)]
 
     def _new_layout(self) -> Layout | None:
         # A server that was taken for lost but lives answers as before until it knows that:
