@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from psnb._src.coordinator.closures.remote_value import ClosureStatus
 from psnb._src.coordinator.scheduling.gates import ApplyRound, RoundGate, Step
 from psnb._src.coordinator.scheduling.work import Work
+from psnb._src.monitor.statistics import WorkerStatistics
 from psnb.errors import ServerLostError
 from tests.coordinator.queues import (
     TIMEOUT,
@@ -195,6 +197,30 @@ def test_a_round_that_cannot_be_applied_is_an_error_of_its_own() -> None:
         queue.join(TIMEOUT)
     put(queue, 1)
     assert len(take(queue)) == 1
+
+
+def test_no_idle_worker_is_tried_for_a_slot_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, tried, asked = rounds_of(3)[0], list[str](), list[str]()
+
+    def chooser(worker: WorkerStatistics) -> bool:
+        asked.append(worker.name)
+        return True
+
+    take_for = queue.scheduler.dispatcher.take_for
+    for index in range(5):
+        queue.joined(f"w{index}", index)
+    monkeypatch.setattr(
+        queue.scheduler.dispatcher,
+        "take_for",
+        lambda worker: tried.append(worker.name) or take_for(worker),  # type: ignore[func-returns-value]
+    )
+    first, second = (put_one(queue, number, pin=chooser, slot=0) for number in range(2))
+    assert tried == asked == ["w4"]
+    put_one(queue, 2, slot=1)
+    assert tried == ["w4", "w3"]
+    assert asked == ["w4"]  # not for what cannot begin
+    succeed(queue, first)
+    assert second.remote.status is ClosureStatus.RUNNING
 
 
 def test_a_closed_queue_applies_nothing_more() -> None:

@@ -84,8 +84,8 @@ class Dispatcher:
 
     def has_work(self) -> bool:
         """Return whether a closure waits for a worker and may begin."""
-        # A pinned closure may be psnb's own, which no gate holds up.
-        return bool(self.waiting and self.begins() and (self.gate.open() or self.waiting.pinned()))
+        # Before any worker is tried, which takes milliseconds if there are a thousand idle ones.
+        return bool(self.waiting) and self.begins() and any(map(self._admits, self.waiting.first()))
 
     def idle(self) -> list[WorkerState]:
         """Return the workers that could do more than there was, the latest one first.
@@ -124,9 +124,7 @@ class Dispatcher:
         taken: list[Work] = []
         failed: list[tuple[Work, bytes]] = []
         if not load.full() and self.begins():
-            pins: list[Pin] = []
-            if self.waiting.pinned():
-                pins = [worker.name, worker.index, *self._chosen(worker, failed)]
+            pins: list[Pin] = [worker.name, worker.index, *self._chosen(worker, failed)]
             if self.begins():  # a function that chooses may have paused all
                 taken = self.waiting.take(partial(self._begin, load), pins)
             if taken:
@@ -152,19 +150,23 @@ class Dispatcher:
         load.ahead = SPREAD_SECONDS if starves else AHEAD_SECONDS
         load.long_seconds = max(LONG_SECONDS, 2.5 * held_seconds(self.num_workers))
 
+    def _admits(self, closure: Work) -> bool:
+        return closure.options.detached or self.gate.admits(closure)
+
     def _begin(self, load: Load, closure: Work) -> bool:
-        if closure.options.detached:
-            return load.add(closure)
-        if not self.gate.admits(closure) or not load.add(closure):
+        if not self._admits(closure) or not load.add(closure):
             return False
-        self.gate.begin(closure)
+        if not closure.options.detached:
+            self.gate.begin(closure)
         return True
 
     def _chosen(
         self, worker: WorkerState, failed: list[tuple[Work, bytes]]
     ) -> Iterator[WorkerPredicate]:
+        if not (choosers := self.waiting.choosers(self._admits)):
+            return
         statistics = worker.statistics()
-        for chooser in self.waiting.choosers():
+        for chooser in choosers:
             try:
                 if chooser(statistics):
                     yield chooser

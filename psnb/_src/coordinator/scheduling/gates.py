@@ -123,7 +123,8 @@ class RoundGate(Gate):
         self.round = 0
         self._size = closures
         self._taken = 0
-        self._running: dict[int, int | None] = {}  # by id, the slot
+        self._running: set[int] = set()  # their ids
+        self._slots: set[int | None] = set()  # theirs; never None
         self._pushed: dict[int, int] = {}  # by id, the commit
         self._weights: dict[int, float] = {}  # by id, of those that have one
         self._over = False  # to be applied; nothing begins
@@ -133,21 +134,26 @@ class RoundGate(Gate):
         return not self._over and self._taken < self._size
 
     def admits(self, closure: Work) -> bool:
-        slot = closure.options.slot
-        return self.open() and (slot is None or slot not in self._running.values())
+        return self.open() and closure.options.slot not in self._slots
 
     def begin(self, closure: Work) -> None:
         self._taken += 1
-        self._running[closure.id] = closure.options.slot
+        self._running.add(closure.id)
+        if closure.options.slot is not None:
+            self._slots.add(closure.options.slot)
 
     def put_back(self, closure: Work) -> None:
-        self._running.pop(closure.id, None)
+        self._leave(closure)
         self._taken -= 1
+
+    def _leave(self, closure: Work) -> None:
+        self._running.discard(closure.id)
+        self._slots.discard(closure.options.slot)
 
     def end(self, closure: Work, *, pushed: bool, weight: float | None = None) -> None:
         if closure.id not in self._running:
             return  # cancelled while it waited to run again
-        del self._running[closure.id]
+        self._leave(closure)
         if pushed:
             self._pushed[closure.id] = closure.execution.commit - 1  # of the step that is done
         if weight is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from heapq import heapify, heappop, heappush
+from itertools import chain
 
 from psnb._src.coordinator.closures.options import Pin, WorkerPredicate
 from psnb._src.coordinator.closures.remote_value import RemoteValue
@@ -38,12 +39,16 @@ class _ByPriority:
             heappush(self._heap, -priority)
         return found
 
+    def first(self) -> Work:
+        """Return the first closure."""
+        return self._levels[-self._heap[0]][0]
+
     def rank(self) -> tuple[float, bool, int]:
         """Return the rank of the first closure among the queues: lower is earlier.
 
         Long ones come last in their priority: there is always another one.
         """
-        first = self._levels[-self._heap[0]][0]
+        first = self.first()
         return self._heap[0], first.long, first.id
 
     def take(self, admit: Callable[[Work], bool]) -> list[Work]:
@@ -77,17 +82,9 @@ class _ByPriority:
 
 
 class Waiting:
-    """Closures that wait for a worker; `len` is their number.
-
-    Attributes
-    ----------
-    queues_begun : int
-        How many queues of pinned closures were ever begun: if it is the same, `choosers` has no new
-        ones.
-    """
+    """Closures that wait for a worker; `len` is their number."""
 
     def __init__(self) -> None:
-        self.queues_begun = 0
         self._size = 0
         self._anywhere = _ByPriority()
         # The queues of pinned closures, by name, index, or the identity of the choosing function,
@@ -97,9 +94,10 @@ class Waiting:
     def __len__(self) -> int:
         return self._size
 
-    def pinned(self) -> bool:
-        """Return whether any closure needs a certain worker."""
-        return bool(self._pinned)
+    def first(self) -> Iterator[Work]:
+        """Iterate over the first closures: of those for any worker, and of those for each pin."""
+        queues = chain((self._anywhere,), self._pinned.values())
+        return (queue.first() for queue in queues if queue)
 
     def unpinned(self, priority: float) -> bool:
         """Return whether the first closure for any worker has this priority or a higher one.
@@ -131,9 +129,10 @@ class Waiting:
         queue.level(options.priority).appendleft(closure)
         self._size += 1
 
-    def choosers(self) -> list[WorkerPredicate]:
-        """Return the functions that choose a worker, to be asked without any lock."""
-        return [queue.pin for queue in self._pinned.values() if callable(queue.pin)]
+    def choosers(self, admits: Callable[[Work], bool]) -> list[WorkerPredicate]:
+        """Return the functions that choose a worker for a closure that is admitted."""
+        queues = self._pinned.values()
+        return [each.pin for each in queues if callable(each.pin) and admits(each.first())]
 
     def awaited(self) -> list[object]:
         """Return the names and indices of the workers that closures need."""
@@ -198,7 +197,6 @@ class Waiting:
         queue = self._pinned.get(_key(pin))
         if queue is None:
             queue = self._pinned[_key(pin)] = _ByPriority(pin)
-            self.queues_begun += 1
         return queue
 
 
