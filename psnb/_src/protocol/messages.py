@@ -160,7 +160,10 @@ class ClosureResult(Struct, frozen=True, gc=False):
 
 
 EFFECTIVE = -1
-"""In place of a closure in `Taken`: steps that have had their effect."""
+"""In place of a closure in `Taken`: steps whose writes were applied.
+
+Those that wrote nothing keep their numbers: only the notebook can say whether they count.
+"""
 
 
 class Taken(NamedTuple):
