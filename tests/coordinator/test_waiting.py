@@ -142,19 +142,15 @@ def test_withdrawing_cancels_only_what_that_function_would_choose() -> None:
     assert queue.take(5, lambda: worker("a")) == [other]
 
 
-def test_withdrawing_wakes_those_who_may_take_what_is_left() -> None:
-    queue = ClosureQueue(10, gate=RoundGate(2))
-
-    def chooser(w: WorkerStatistics) -> bool:
-        return True
-
+def test_what_waits_for_a_slot_holds_up_nothing_that_waits_for_none() -> None:
+    queue = ClosureQueue(10, gate=RoundGate(3))
     put_one(queue, 0, slot=0)
-    queue.take(1)
-    put_one(queue, 1, pin=chooser, slot=0)
-    other, idle = put_one(queue, 2), queue.joined()
-    assert queue.sent(idle) == []
-    queue.withdraw(chooser, "not needed")
+    (first,) = queue.take(1)
+    waits = put_one(queue, 1, pin=lambda worker: True, slot=0)
+    other, idle = put_one(queue, 2), queue.joined(threads=2)
     assert queue.sent(idle) == [other]
+    succeed(queue, first)
+    assert queue.sent(idle) == [other, waits]
 
 
 def test_the_failure_of_a_detached_closure_is_its_own_alone() -> None:

@@ -78,6 +78,21 @@ def test_a_partition_that_has_other_rows_when_it_is_computed_again_is_refused(
                 again.iterator(state)
 
 
+@pytest.mark.parametrize(("taken", "within"), [(1, 0), (4, 0), (6, 1)])
+def test_what_is_not_cut_goes_on_only_in_the_rows_that_it_was_in(taken: int, within: int) -> None:
+    with dataset(*NUMBERS).iterator() as iterator:
+        for _ in range(taken):
+            next(iterator)
+        state = iterator.state()
+    values: list[Any] = [each + 1 for each in NUMBERS]
+    values[within] = NUMBERS[within]  # nothing was used of those behind it
+    rest = np.concatenate(values[within:])[taken - 5 * within :]
+    assert list(dataset(*values).iterator(state)) == rest.tolist()
+    values[within] = NUMBERS[within] + 1
+    with pytest.raises(DatasetError, match=f"partition {within} was computed again, and has"):
+        dataset(*values).iterator(state)
+
+
 def test_what_is_known_of_partitions_stays_as_it_was_when_one_is_refused() -> None:
     known = KnownPartitions([[0, 5, "aa"]])
     known.add([[1, 2, "bb"], [0, 5, "aa"]])

@@ -120,16 +120,22 @@ class _PartitionsIterator(PartsIterator):
         self._index: int
         self._index, self._used, known = state or (0, 0, [])
         self._known, self._read_before = KnownPartitions(known), context.counters.partitions
+        self._listed = [*known]
         self._blocks: dict[int, Block] = {}
-        if node.together:
-            begun = perf_counter()
-            for index in range(self._index, len(node.parts)):
-                self._blocks[index] = self._read(index)
-            if self._stage is not None:
-                self._stage.seconds += perf_counter() - begun
+        # A partition of which rows were used is refused here if it has other ones now.
+        end = len(node.parts) if node.together else self._index + bool(known)
+        begun = perf_counter()
+        for index in range(len(node.parts))[self._index : end]:
+            self._blocks[index] = self._read(index)
+        if self._stage is not None:
+            self._stage.seconds += perf_counter() - begun
 
     def state(self) -> State:
-        return [self._index, self._used, self._known.listed()]
+        if self._block is not None and self._used >= self._block.count:
+            self._next()
+        # The list itself: who reads on from here, and counts rows from here, has the checksum of
+        # the partition in it that these are of.
+        return [self._index, self._used, self._listed]
 
     def _advance(self) -> bool:
         if self._block is not None:
@@ -137,7 +143,6 @@ class _PartitionsIterator(PartsIterator):
         if self._index == len(self._node.parts):
             return False
         if self._index not in self._blocks:
-            self._known = KnownPartitions()
             try:
                 self._blocks[self._index] = self._read(self._index)
             except DatasetError:
@@ -149,6 +154,8 @@ class _PartitionsIterator(PartsIterator):
     def _next(self) -> None:
         self._blocks.pop(self._index, None)
         self._index, self._used, self._block = self._index + 1, 0, None
+        if not self._node.together:
+            self._known, self._listed = KnownPartitions(), []
 
     def _read(self, index: int) -> Block:
         number, part, of = self._node.parts[index]
@@ -157,6 +164,7 @@ class _PartitionsIterator(PartsIterator):
             self._stage.moved += moved
         found = [number, block.count, checksum(block)]
         self._known.add([found])
+        self._listed[:] = self._known.listed()
         self._read_before.append(found)
         return block.part(block.count * part // of, block.count * (part + 1) // of)
 
