@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.benchmarks.beside import environments
+from tests.benchmarks.beside.cores import Cores
 from tests.benchmarks.beside.plan import Pair, Peer
 from tests.benchmarks.beside.talking import Answer, PeerError, Process
 
@@ -31,7 +32,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Row:
-    """What a pair has reached: rates, ratios of rounds, and losses after as many steps or so."""
+    """What a pair has reached: rates, ratios of rounds, losses after as many steps or so, cores."""
 
     work: str
     peer: str
@@ -39,6 +40,7 @@ class Row:
     theirs: Spread
     ratio: Spread
     losses: tuple[float, float]
+    cores: tuple[Cores, Cores]
 
 
 @dataclass
@@ -111,4 +113,15 @@ def _row(psnb: Process, other: Process, pair: Pair, name: str, rounds: int, seco
         Spread.of([each.rate for each in theirs]),
         Spread.of([one.rate / another.rate for one, another in answers]),
         (ours[-1].loss, theirs[-1].loss),
+        (_mean(each.cores for each in ours), _mean(each.cores for each in theirs)),
     )
+
+
+def _mean(rounds: Iterable[Cores]) -> Cores:
+    together = list(rounds)
+    return {
+        role: [
+            statistics.fmean(each) for each in zip(*(one[role] for one in together), strict=True)
+        ]
+        for role in together[0]
+    }

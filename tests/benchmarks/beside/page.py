@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.benchmarks.beside import cores
 from tests.benchmarks.beside.measuring import Row, Run, Spread
 from tests.benchmarks.beside.plan import WORKS, Peer
 
@@ -47,6 +48,19 @@ through TCP. Over a network all wait for it.
 psnb uses `psnb.jax` beside TensorFlow, Paddle and JAX, `psnb.torch` beside torch and TorchRec, and
 `psnb.keras` beside Keras. A step is a closure, and counts exactly once.
 """
+
+CORES = """## Where the cores go
+
+How many cores each process took, of those of the machine, on average over the rounds of a pair.
+Each line adds up to them, but for rounding. The notebook is the process that asks: at psnb and
+plain Dask it has Dask's scheduler, too. The rest are a side's other processes, such as Ray's
+daemons. Idle time is the machine's; others are processes that are no part of that side, such as the
+other side, which waits, and the system's own work. The CPU of an example is what the processes of
+a side took, divided by its rate. When psnb has fewer examples/s than a peer, compare both: what it
+computes more is CPU of an example, and where it waits, the machine is idle.
+"""
+
+ROLES = (cores.ASKS, cores.WORKER, cores.SERVER, cores.REST, cores.IDLE, cores.OTHERS)
 
 NEVER = {
     "DeepRec itself, and Paddle's parameter servers": "no package of them installs.",
@@ -121,6 +135,18 @@ def _lines(run: Run, peers: Sequence[Peer], about: About, figure: str) -> Iterat
     yield "\nRates are medians, with half the distance from the least to the most."
     yield "Losses are of the last batches, psnb's and its peer's: both learn. Who is faster has"
     yield "trained longer, and psnb goes on from one peer to the next.\n"
+    yield CORES
+    yield f"| a second | of | {' | '.join(ROLES)} | us of CPU each |"
+    yield "| --- " * (3 + len(ROLES)) + "|"
+    for row in in_order(run.rows):
+        for name, rate, took in zip(
+            ("psnb", row.peer), (row.ours, row.theirs), row.cores, strict=True
+        ):
+            cells = (" + ".join(f"{each:.2f}" for each in took.get(role, ())) for role in ROLES)
+            own = sum(sum(took.get(role, ())) for role in ROLES[:-2])
+            each = _short(1e6 * own / rate.median)
+            yield f"| {row.work} | {name} | {' | '.join(cells)} | {each} |"
+    yield ""
     yield WORKLOADS
     yield "## What they do less, or otherwise\n"
     for peer in peers:

@@ -6,6 +6,8 @@ of each away: a step of SGD, in psnb by the server.
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 
 AT_ONCE = 1000
@@ -32,6 +34,10 @@ class Server:
     def __init__(self) -> None:
         self.values = np.zeros(FLOATS, np.float32)
         self.table = np.zeros((ROWS, DIM), np.float32)
+
+    def pid(self) -> int:
+        """Return the process that it is in."""
+        return os.getpid()
 
     def read(self) -> np.ndarray:
         """Return the variable."""

@@ -20,6 +20,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.benchmarks.beside import cores
+
 ROOT = Path(__file__).parents[3]
 START_SECONDS, ANSWER_SECONDS = 120.0, 240.0
 WARM = 2
@@ -38,17 +40,18 @@ Some = Callable[[], Done]
 
 
 class Answer(NamedTuple):
-    """What a peer has measured: amount a second, and the loss of the last steps or NaN."""
+    """What a peer has measured: amount a second, last steps' loss or NaN, and cores by process."""
 
     rate: float
     loss: float
+    cores: cores.Cores
 
 
 class PeerError(Exception):
     """A peer cannot be had, or has failed; the message says why."""
 
 
-def serve(package: str, works: Mapping[str, Callable[[], Some]]) -> None:
+def serve(package: str, works: Mapping[str, Callable[[], Some]], roles: cores.Roles = dict) -> None:
     """Answer until no more is asked. A work is made and warmed up when it is first asked for."""
     answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
     print(json.dumps({"version": version(package)}), file=answers)
@@ -58,19 +61,21 @@ def serve(package: str, works: Mapping[str, Callable[[], Some]]) -> None:
         if work not in made:
             made[work] = works[work]()
             made[work]()  # compiles
-            _measure(made[work], WARM * seconds)
-        answer = _measure(made[work], seconds)
+            _measure(made[work], WARM * seconds, roles)
+        answer = _measure(made[work], seconds, roles)
         print(json.dumps(answer._asdict()), file=answers)
 
 
-def _measure(some: Some, seconds: float) -> Answer:
+def _measure(some: Some, seconds: float, roles: cores.Roles) -> Answer:
+    before = cores.now()
     begin, amount = time.perf_counter(), 0.0
     while True:
         done = some()
         amount += done.amount
         elapsed = time.perf_counter() - begin
         if elapsed >= seconds:
-            return Answer(amount / elapsed, done.loss)
+            after = cores.now()
+            return Answer(amount / elapsed, done.loss, cores.between(before, after, roles()))
 
 
 class Process:

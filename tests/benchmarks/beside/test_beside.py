@@ -14,6 +14,7 @@ from tests.benchmarks.beside import environments, measuring, page, plan
 from tests.benchmarks.beside.talking import Answer, PeerError, Process
 
 ABOUT = page.About("make bench", "2 cores", "2026-11-26", (1.0, 2.5), 3, 0.5, 9.4, quick=False)
+CORES = {"notebook": [0.25], "worker": [0.5, 0.75], "rest": [0.0], "idle": [0.4], "others": [0.1]}
 BY_MODULE = {peer.module: peer for peer in plan.PEERS}
 
 
@@ -29,7 +30,7 @@ class Fake:
         """Return a rate."""
         if (self._module, work) == ("dask", "rows"):
             raise PeerError("it ended without a word")
-        return Answer(2000.0 if self._module == "psnb" else 1000.0, 0.25)
+        return Answer(2000.0 if self._module == "psnb" else 1000.0, 0.25, CORES)
 
     def close(self) -> None:
         """End it."""
@@ -60,6 +61,8 @@ def test_the_page_has_the_table_the_load_and_who_is_left_out(
 
     text = (tmp_path / "peers.md").read_text()
     assert "| JAX alone | 2,000 ± 0 % | 1,000 ± 0 % | 2.00 | 2.00 to 2.00 | 0.25, 0.25 |" in text
+    jax = f"| {plan.WIDE[512]} | JAX alone | 0.25 | 0.50 + 0.75 |  | 0.00 | 0.40 | 0.10 | 1,500 |"
+    assert jax in text
     assert ":Load average: 1.0 before, 2.5 after" in text
     assert "- Ray: ModuleNotFoundError: No module named 'ray'" in text
     assert "- Ray: Two actors" not in text

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
 
-from tests.benchmarks.beside import criteo
-from tests.benchmarks.beside.talking import Done, Some
+from tests.benchmarks.beside import cores, criteo
+from tests.benchmarks.beside.talking import Done, Some, serve
 
 Step = Callable[[int], float]
 """Trains on a batch of a size, and returns the loss."""
@@ -35,16 +35,19 @@ class Two:
 
     def __init__(self, make: Callable[[int], Step]) -> None:
         context = multiprocessing.get_context("spawn")
-        self._pipes = []
+        self._pipes, self._processes = [], []
         for rank in range(2):
             ours, theirs = context.Pipe()
-            context.Process(target=_train, args=(make, rank, theirs), daemon=True).start()
+            process = context.Process(target=_train, args=(make, rank, theirs), daemon=True)
+            process.start()
+            self._processes.append(process)
             theirs.close()  # so that the end of a process is the end of what it sends
             self._pipes.append(ours)
 
-    def works(self) -> dict[str, Callable[[], Some]]:
-        """Return wide & deep for each batch size."""
-        return {f"wide {size}": partial(self._work, size) for size in criteo.SIZES}
+    def serve(self, package: str) -> None:
+        """Answer for wide & deep of each batch size."""
+        works = {f"wide {size}": partial(self._work, size) for size in criteo.SIZES}
+        serve(package, works, lambda: {each.pid: cores.WORKER for each in self._processes})
 
     def _work(self, size: int) -> Some:
         return partial(self._some, size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from distributed import Client, LocalCluster, wait
 
-from tests.benchmarks.beside import parameters
+from tests.benchmarks.beside import cores, parameters
 from tests.benchmarks.beside.talking import Done, Some, serve
 
 
@@ -33,8 +34,17 @@ class Works:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        server, *self._workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
-        self._server = client.submit(parameters.Server, actor=True, workers=[server]).result()
+        self._address, *self._workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+        self._server = client.submit(
+            parameters.Server, actor=True, workers=[self._address]
+        ).result()
+
+    def roles(self) -> dict[int, str]:
+        """Return what the processes are for; Dask's scheduler is in this one."""
+        return {
+            pid: cores.SERVER if address == self._address else cores.WORKER
+            for address, pid in self._client.run(os.getpid).items()
+        }
 
     def _some(self, amount: float, count: int, task: Callable[..., None], *args: Any) -> Done:
         seeds = [(seed,) if task is rows else () for seed in range(count)]
@@ -58,7 +68,8 @@ def main() -> None:
         LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
-        serve("distributed", Works(client).works())
+        works = Works(client)
+        serve("distributed", works.works(), works.roles)
 
 
 if __name__ == "__main__":

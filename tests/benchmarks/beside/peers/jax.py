@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 from tests.benchmarks.beside import criteo
-from tests.benchmarks.beside.talking import serve
 from tests.benchmarks.beside.two import Step, Two
 
 
@@ -72,4 +71,4 @@ def make(rank: int) -> Step:
 if __name__ == "__main__":
     from tests.benchmarks.beside.peers import jax as own
 
-    serve("jax", Two(own.make).works())
+    Two(own.make).serve("jax")

@@ -11,7 +11,6 @@ os.environ.setdefault("KERAS_BACKEND", "jax")  # as psnb.keras does
 import keras
 
 from tests.benchmarks.beside import criteo
-from tests.benchmarks.beside.talking import serve
 from tests.benchmarks.beside.two import Step, Two
 
 
@@ -59,4 +58,4 @@ def make(rank: int) -> Step:
 if __name__ == "__main__":
     from tests.benchmarks.beside.peers import keras as own
 
-    serve("keras", Two(own.make).works())
+    Two(own.make).serve("keras")

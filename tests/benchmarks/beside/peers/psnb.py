@@ -13,10 +13,11 @@ from typing import Any
 os.environ.setdefault("KERAS_BACKEND", "jax")
 
 import numpy as np
+from distributed import Client
 
 import psnb
 from psnb.data import AUTOTUNE, Dataset
-from tests.benchmarks.beside import criteo, elements, parameters
+from tests.benchmarks.beside import cores, criteo, elements, parameters
 from tests.benchmarks.beside.talking import Done, Some, serve
 
 
@@ -108,10 +109,18 @@ FRAMEWORKS: dict[str, tuple[Callable[..., Train], Callable[[int], Iterator[Any]]
 class Works:
     """What is measured, on a cluster."""
 
-    def __init__(self, strategy: psnb.ParameterServerStrategy) -> None:
-        self._strategy = strategy
+    def __init__(self, client: Client, strategy: psnb.ParameterServerStrategy) -> None:
+        self._client, self._strategy = client, strategy
         self._coordinator = psnb.ClusterCoordinator(strategy)
         self._steps: dict[str, Train] = {}
+
+    def roles(self) -> dict[int, str]:
+        """Return what the processes are for; Dask's scheduler is in the notebook's."""
+        servers = self._strategy.server_addresses
+        return {
+            pid: cores.SERVER if address in servers else cores.WORKER
+            for address, pid in self._client.run(os.getpid).items()
+        }
 
     def works(self) -> dict[str, Callable[[], Some]]:
         """Return them by name."""
@@ -187,7 +196,8 @@ def main() -> None:
         psnb.local_cluster(workers=2, servers=1) as client,
         psnb.ParameterServerStrategy(client) as strategy,
     ):
-        serve("psnb", Works(strategy).works() | elements.works(shuffled, mapped))
+        works = Works(client, strategy)
+        serve("psnb", works.works() | elements.works(shuffled, mapped), works.roles)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
 import numpy as np
 import ray
 
-from tests.benchmarks.beside import parameters
+from tests.benchmarks.beside import cores, parameters
 from tests.benchmarks.beside.talking import Done, Some, serve
 
 
@@ -27,6 +27,10 @@ class Worker:
 
     def __init__(self, server: Any) -> None:
         self._server, self._rng = server, np.random.default_rng()
+
+    def pid(self) -> int:
+        """Return the process that it is in."""
+        return os.getpid()
 
     def nothing(self) -> None:
         """Do nothing."""
@@ -54,6 +58,8 @@ def main() -> None:
     )
     server = ray.remote(parameters.Server).remote()
     workers = [Worker.remote(server) for _ in range(2)]
+    pids = ray.get([each.pid.remote() for each in (server, *workers)])
+    roles = dict(zip(pids, (cores.SERVER, cores.WORKER, cores.WORKER), strict=True))
 
     def tasks() -> Done:
         ray.get([nothing.remote() for _ in range(parameters.AT_ONCE)])
@@ -70,7 +76,7 @@ def main() -> None:
     }
     works: dict[str, Callable[[], Some]] = {"closures": lambda: tasks}
     works |= {name: partial(partial, calls, *each) for name, each in given.items()}
-    serve("ray", works)
+    serve("ray", works, lambda: roles)
 
 
 if __name__ == "__main__":

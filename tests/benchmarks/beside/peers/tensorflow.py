@@ -16,7 +16,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import numpy as np
 import tensorflow as tf
 
-from tests.benchmarks.beside import criteo, elements, parameters
+from tests.benchmarks.beside import cores, criteo, elements, parameters
 from tests.benchmarks.beside.talking import Done, Some, serve
 
 _SERVER = """
@@ -174,15 +174,18 @@ def mapped() -> Iterator[Any]:
 def main() -> None:
     """Start two workers and a server, and answer."""
     cluster = {"worker": [_address(), _address()], "ps": [_address()], "chief": [_address()]}
-    for role in ("worker", "ps"):
-        for index in range(len(cluster[role])):
+    roles = {}
+    for job, role in ("worker", cores.WORKER), ("ps", cores.SERVER):
+        for index in range(len(cluster[job])):
+            command = [sys.executable, "-c", _SERVER, job, str(index), json.dumps(cluster)]
             # They end with this process's group.
-            subprocess.Popen([sys.executable, "-c", _SERVER, role, str(index), json.dumps(cluster)])
+            roles[subprocess.Popen(command).pid] = role
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(cluster), rpc_layer="grpc", task_type="chief", task_id=0
     )
     strategy = tf.distribute.ParameterServerStrategy(resolver)
-    serve("tensorflow-cpu", Works(strategy).works() | elements.works(shuffled, mapped))
+    works = Works(strategy).works() | elements.works(shuffled, mapped)
+    serve("tensorflow-cpu", works, lambda: roles)
     os._exit(0)  # TensorFlow's coordinator would wait for its workers
 
 

@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn import functional
 
 from tests.benchmarks.beside import criteo
-from tests.benchmarks.beside.talking import serve
 from tests.benchmarks.beside.two import Step, Two
 
 
@@ -84,4 +83,4 @@ def make(rank: int) -> Step:
 if __name__ == "__main__":
     from tests.benchmarks.beside.peers import torch as own
 
-    serve("torch", Two(own.make).works())
+    Two(own.make).serve("torch")

@@ -22,7 +22,6 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 
 from tests.benchmarks.beside import criteo
 from tests.benchmarks.beside.peers.torch import perceptron
-from tests.benchmarks.beside.talking import serve
 from tests.benchmarks.beside.two import Step, Two
 
 FEATURES = [f"f{field}" for field in range(criteo.FIELDS)]
@@ -108,4 +107,4 @@ def make(port: int, rank: int) -> Step:
 if __name__ == "__main__":
     from tests.benchmarks.beside.peers import torchrec as own
 
-    serve("torchrec", Two(partial(own.make, 20_000 + os.getpid() % 10_000)).works())
+    Two(partial(own.make, 20_000 + os.getpid() % 10_000)).serve("torchrec")
