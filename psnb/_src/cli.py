@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psnb
@@ -41,7 +41,8 @@ def _positive(text: str) -> int:
     return value
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
+    """Return the parser of the command line, and those of its commands by name."""
     parser = argparse.ArgumentParser(
         prog="psnb",
         description=_ABOUT,
@@ -57,7 +58,6 @@ def _parser() -> argparse.ArgumentParser:
         help="train a wide & deep model on 327,346 flights",
         description="Train a wide & deep model on 327,346 flights, with its parameters on servers. "
         "Run it again with the same --checkpoint-dir to resume.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     demo.add_argument(
         "--scheduler",
@@ -84,17 +84,22 @@ def _parser() -> argparse.ArgumentParser:
         type=_positive,
         default=1,
         help="passes over the training flights; with more than one the model learns rare flights "
-        "by heart, and the held-out AUC falls",
+        "by heart, and the held-out AUC falls (default: %(default)s)",
     )
-    demo.add_argument("--batch-size", type=_positive, default=512, help="flights a step")
     demo.add_argument(
-        "--checkpoint-dir", type=Path, default=Path("psnb-demo"), help="where to save and resume"
+        "--batch-size", type=_positive, default=512, help="flights a step (default: %(default)s)"
+    )
+    demo.add_argument(
+        "--checkpoint-dir",
+        type=Path,
+        default=Path("psnb-demo"),
+        help="where to save and resume (default: %(default)s)",
     )
     demo.add_argument(
         "--checkpoint-seconds",
         type=_positive,
         default=10,
-        help="how often to save between evaluations",
+        help="seconds between saves within an epoch (default: %(default)s)",
     )
     predict = commands.add_parser(
         "predict",
@@ -102,7 +107,6 @@ def _parser() -> argparse.ArgumentParser:
         description="Write a row of predictions for each row of CSV, JSON-lines or Parquet files, "
         "with a model that psnb.export wrote. Columns have the names of its feeds; in CSV, a feed "
         "of several numbers a row has the columns NAME.0, NAME.1, ...",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     predict.add_argument("model", metavar="MODEL", type=Path, help="the folder of the model")
     predict.add_argument("files", metavar="FILES", nargs="+", help="what to score, in this order")
@@ -112,7 +116,9 @@ def _parser() -> argparse.ArgumentParser:
         choices=("csv", "jsonl", "parquet"),
         help="what to write (default: by the end of OUT, else csv)",
     )
-    predict.add_argument("--batch-size", type=_positive, default=1024, help="rows at a time")
+    predict.add_argument(
+        "--batch-size", type=_positive, default=1024, help="rows at a time (default: %(default)s)"
+    )
     checkpoints = commands.add_parser(
         "checkpoints",
         help="list, verify and prune the checkpoints in a folder",
@@ -132,15 +138,15 @@ def _parser() -> argparse.ArgumentParser:
         type=_positive,
         help="first remove all but the newest N, if these are whole; those in use stay",
     )
-    return parser
+    return parser, commands.choices
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0, 1 for an error, 130 when interrupted."""
-    parser = _parser()
+    parser, commands = _parsers()
     given = parser.parse_args(arguments)
     try:
-        _COMMANDS[given.command](parser, given)
+        _COMMANDS[given.command](commands[given.command], given)
     except BrokenPipeError:  # the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it
     except (psnb.errors.PsnbError, ImportError, OSError) as error:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from psnb import as_completed, errors
 from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.coordinator.core import CoordinatorCore
 from psnb._src.coordinator.scheduling.events import Close
 from psnb._src.coordinator.scheduling.gates import RoundGate
 from psnb._src.coordinator.scheduling.work import Work
@@ -258,3 +261,15 @@ def test_who_waits_for_a_closure_is_woken_by_closing_on_the_loop() -> None:
     with pytest.raises(ClosureCancelledError):
         fetching.result(TIMEOUT)
     assert queue.scheduler.statistics.closed
+
+
+def test_a_wait_that_takes_too_long_names_what_runs() -> None:
+    workers = [SimpleNamespace(name="worker-0", activity="running forever")]
+    core: Any = SimpleNamespace(statistics=lambda: SimpleNamespace(workers=workers))
+    with pytest.raises(TimeoutError) as error, CoordinatorCore.naming_what_runs(core):
+        raise TimeoutError
+    assert error.value.__notes__[0].startswith("worker-0 is running forever. ")
+    workers.clear()
+    with pytest.raises(TimeoutError) as error, CoordinatorCore.naming_what_runs(core):
+        raise TimeoutError
+    assert not hasattr(error.value, "__notes__")

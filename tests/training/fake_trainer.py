@@ -13,6 +13,7 @@ class FakeTrainer:
 
     def __init__(self) -> None:
         self.stopped: list[str] = []
+        self.validates = False
         self.rates: list[tuple[str, float]] = []
         trained = SimpleNamespace(optimizer=object())
         fixed = SimpleNamespace(optimizer=None)

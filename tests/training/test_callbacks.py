@@ -71,8 +71,16 @@ def test_early_stopping_learns_nothing_of_an_epoch_that_was_stopped() -> None:
 
 
 def test_early_stopping_tells_which_metrics_there_are() -> None:
-    with pytest.raises(ConfigurationError, match="no metric 'val_auc'; found loss"):
+    with pytest.raises(ConfigurationError, match="no metric 'val_auc'; there are loss"):
         psnb.EarlyStopping("val_auc").on_epoch(FakeTrainer(), row(1, loss=1.0))  # type: ignore[arg-type]
+
+
+def test_early_stopping_by_a_metric_of_validation_needs_one() -> None:
+    trainer: Any = FakeTrainer()
+    with pytest.raises(ConfigurationError, match="'val_auc' is a metric of validation: give"):
+        psnb.EarlyStopping("val_auc").on_begin(trainer)
+    trainer.validates = True
+    psnb.EarlyStopping("val_auc").on_begin(trainer)
 
 
 def test_a_scheduler_sets_the_rates_of_each_epoch_before_it() -> None:

@@ -29,8 +29,7 @@ def test_a_name_that_is_not_reported_is_refused_with_names_that_are() -> None:
     assert lines.line(1, 100, {}) == "epoch 1 batch 100: loss - lossy -"
     with pytest.raises(
         ConfigurationError,
-        match=r"'lossy', which the step does not report: it reports 'auc', 'loss'\. Did you mean "
-        r"'loss'\? psnb\.report\(lossy=\.\.\.\) in the step adds it",
+        match=r"no metric 'lossy': did you mean 'loss'\? psnb\.report\(lossy=\.\.\.\) in the",
     ):
         lines.line(1, 200, {"loss": 0.5, "auc": 0.5})
 
@@ -38,6 +37,11 @@ def test_a_name_that_is_not_reported_is_refused_with_names_that_are() -> None:
 def test_a_name_is_checked_once_also_before_a_line_is_due() -> None:
     lines = FetchLines(["lossy"], 100)
     lines.check({})
-    with pytest.raises(ConfigurationError, match="'lossy', which the step does not report"):
+    with pytest.raises(ConfigurationError, match="no metric 'lossy'"):
         lines.check({"loss": 0.5})
     assert lines.line(1, 100, {"loss": 0.5}) == "epoch 1 batch 100: lossy -"
+
+
+def test_a_metric_of_validation_is_refused_at_once() -> None:
+    with pytest.raises(ConfigurationError, match="'val_auc', a metric of validation"):
+        FetchLines(["loss", "val_auc"], 100)

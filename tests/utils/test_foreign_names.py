@@ -146,9 +146,11 @@ def test_a_foreign_argument_is_explained_wherever_it_is_given(owner: str, name: 
     assert refused
 
 
-def test_other_arguments_are_refused_by_python() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'nothing'"):
+def test_other_arguments_are_refused_by_what_is_near() -> None:
+    with pytest.raises(TypeError, match="no argument 'nothing'; there are function"):
         Dataset.range(3).map(abs, nothing=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"local_cluster: .* 'worker': did you mean 'workers'"):
+        psnb.local_cluster(worker=2)  # type: ignore[call-arg]
 
 
 def test_signatures_are_those_of_the_methods() -> None:

@@ -31,14 +31,14 @@ from psnb._src.protocol.messages import (
 from psnb._src.protocol.packing import dumps, loads
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.tables.operations import OnTable, PushGradient
-from psnb._src.worker.attempt import LoadedFunction
+from psnb._src.worker.attempt import MOST_IN_VAIN, LoadedFunction
 from psnb._src.worker.context import Stop, worker_context
 from psnb._src.worker.link import NotebookLink
 from psnb._src.worker.reports import ReportedStates
 from psnb._src.worker.resources import Resources
 from psnb._src.worker.results import ResultSender
 from psnb._src.worker.runner import ClosureRunner, Unstarted
-from psnb.errors import ServerLostError
+from psnb.errors import ConfigurationError, ServerLostError
 
 SHARD = ShardId("s", 0)
 OPENING = SessionOpening("notebook", "a", 0, 1, 1.0, 1.0, "s", None, 1)
@@ -223,6 +223,29 @@ def test_a_step_that_finds_nothing_ends_it() -> None:
     world.run()
     (result,) = world.results_sent()
     assert (result.steps, result.ended) == (1, True)
+
+
+def test_steps_that_never_take_an_element_are_refused() -> None:
+    world = World(push)
+    world.run(steps=3 * MOST_IN_VAIN)
+    result = world.results_sent()[-1]
+    assert (result.ended, result.succeeded) == (True, False)
+    with pytest.raises(ConfigurationError, match=r"step has run 1,000 times .* next\(iterator\)"):
+        raise unpack_error(result.payload)
+    assert len(world.servers.commits) == MOST_IN_VAIN - 1
+
+
+def test_a_step_that_takes_an_element_now_and_then_is_not_refused() -> None:
+    def step() -> None:
+        requests = worker_context().lease_requests
+        assert requests is not None
+        if worker_context().closure == 10 + MOST_IN_VAIN // 2:
+            requests.take(1, 0, 0, 1, None, False)
+        push()
+
+    world = World(step)
+    world.run(steps=MOST_IN_VAIN + 10)
+    assert world.results_sent()[-1].succeeded
 
 
 def test_it_ends_with_the_step_that_it_does_when_it_is_recalled() -> None:

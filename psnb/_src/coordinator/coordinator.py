@@ -50,7 +50,7 @@ from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.labels import check_label
 from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.stages import Stages
-from psnb._src.utils.text import shown
+from psnb._src.utils.text import Named, shown, unknown
 from psnb.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -310,8 +310,9 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         CoordinatorClosedError
             If the coordinator is closed, before or meanwhile.
         """
-        with self._core.progress(progress):
-            self._core.queue.join(timeout, self._core.saving.poll)
+        core = self._core
+        with core.progress(progress), core.naming_what_runs():
+            core.queue.join(timeout, core.saving.poll)
 
     async def join_async(self, timeout: float | None = None) -> None:
         """Do what `join` does without blocking the event loop: ``await coordinator.join_async()``.
@@ -330,7 +331,8 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
             TimeoutError, `CoordinatorClosedError`.
         """
         core = self._core
-        await core.queue.join_async(timeout, core.saving.poll)
+        with core.naming_what_runs():
+            await core.queue.join_async(timeout, core.saving.poll)
 
     def done(self) -> bool:
         """Return whether every scheduled closure has ended and has had its effect.
@@ -677,14 +679,14 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         records = self._core.records
         records.merged.draw(time.time(), period=0.0)  # with the very last examples
         history = records.history
-        return {name: history.series(name) for name in history.metrics()}
+        return Named("metric", {name: history.series(name) for name in history.metrics()})
 
-    def plot(self, metrics: Sequence[str] | None = None, *, log: bool = False) -> Figure:
+    def plot(self, metrics: str | Sequence[str] | None = None, *, log: bool = False) -> Figure:
         """Draw what closures reported, for papers; for a live view use `dashboard`.
 
         Parameters
         ----------
-        metrics : sequence of str, optional
+        metrics : str or sequence of str, optional
             Which metrics; all by default.
         log : bool
             Whether the axis of the values is logarithmic.
@@ -805,10 +807,14 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         ServerLostError
             If a server is gone; the others may have it already.
         """
-        found = core_of(self.strategy).tables.all().get(parameter)
+        made = core_of(self.strategy).tables.all()
+        found = made.get(parameter)
         optimizer = None if found is None else found.optimizer
         if optimizer is None:
-            raise ConfigurationError(f"there is no parameter {parameter!r} with an optimizer")
+            raise ConfigurationError(
+                unknown("parameter", parameter, [n for n, each in made.items() if each.optimizer])
+                + " Only those that have an optimizer learn" * (found is not None)
+            )
         optimizer.learning_rate = value
 
     def add_worker(self) -> None:

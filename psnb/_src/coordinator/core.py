@@ -58,7 +58,7 @@ from psnb._src.strategy.core import StrategyCore
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.labels import Labels
 from psnb._src.utils.paths import AnyPath
-from psnb._src.utils.text import counted
+from psnb._src.utils.text import counted, truncate
 from psnb.errors import CoordinatorClosedError
 
 _LAST_SAVE_WAIT = 10.0
@@ -336,6 +336,20 @@ class CoordinatorCore:
         if not wanted(shown, self.live.watched):
             return nullcontext()
         return ProgressLine(self, epoch=epoch)
+
+    @contextmanager
+    def naming_what_runs(self) -> Iterator[None]:
+        """Let a `TimeoutError` of the block name the closures that have run for some time."""
+        try:
+            yield
+        except TimeoutError as error:
+            workers = self.statistics().workers
+            if busy := [f"{each.name} is {each.activity}" for each in workers if each.activity]:
+                error.add_note(
+                    f"{truncate('; '.join(busy))}. A closure that does not end by itself is given "
+                    "up by remote.cancel(); its thread on the worker goes on"
+                )
+            raise
 
     def command(self, name: CommandName) -> Callable[..., Any]:
         """Return what carries out a command of a view: the coordinator's method of that name."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from psnb._src.metrics.forms import StateForm
 from psnb._src.utils.foreign_names import SaysWhatToUse
+from psnb._src.utils.text import Named
 from psnb.errors import ConfigurationError
 
 
@@ -155,7 +156,7 @@ class MetricStates(Mapping[str, MetricState]):
     __slots__ = ("_states",)
 
     def __init__(self, states: Mapping[str, MetricState]) -> None:
-        self._states = dict(states)
+        self._states = Named("metric", states)
 
     def __getitem__(self, name: str) -> MetricState:
         return self._states[name]

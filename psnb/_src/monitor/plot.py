@@ -12,21 +12,22 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from psnb._src.utils.text import unknown
 from psnb.errors import ConfigurationError
 
 
 def plot(
     history: Mapping[str, Mapping[str, np.ndarray]],
-    metrics: Sequence[str] | None = None,
+    metrics: str | Sequence[str] | None = None,
     *,
     log: bool = False,
 ) -> Figure:
     """Draw metrics, each on axes of its own; see `ClusterCoordinator.plot`."""
-    names = list(history) if metrics is None else list(metrics)
+    alone = [metrics] if isinstance(metrics, str) else metrics
+    names = list(history) if alone is None else list(alone)
     for name in names:
         if name not in history:
-            known = ", ".join(map(repr, history)) or "nothing"
-            raise ConfigurationError(f"no closure has reported {name!r} yet; there is {known}")
+            raise ConfigurationError(unknown("metric", name, history))
     if not names:
         raise ConfigurationError("no closure has reported anything yet: psnb.report(loss=...)")
 

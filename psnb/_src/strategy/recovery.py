@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from psnb._src.strategy.losses import begin_call
 from psnb._src.strategy.servers import Servers
 from psnb._src.strategy.tables import MOST_KEPT
 from psnb._src.utils.paths import AnyPath
-from psnb._src.utils.text import NAME, truncate
+from psnb._src.utils.text import NAME, truncate, unknown
 from psnb._src.utils.threads import run_on_loop
 from psnb.errors import (
     CheckpointError,
@@ -235,9 +234,7 @@ def _initial_values(
     for name, value in initialize.items():
         found = parameters.get(name)
         if found is None:
-            near = get_close_matches(str(name), parameters, 1)
-            meant = f"; is {near[0]!r} meant?" if near else ""
-            raise ConfigurationError(f"initialize: no variable is called {name!r:.200}{meant}")
+            raise ConfigurationError(f"initialize: {unknown('variable', name, parameters)}")
         if isinstance(found, Embedding):
             raise ConfigurationError(
                 f"initialize: {truncate(repr(name), NAME)} is an embedding, whose rows begin "

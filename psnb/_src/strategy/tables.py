@@ -30,7 +30,7 @@ from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables.sharding import Partitioner, row_ranges
 from psnb._src.strategy.servers import Servers
 from psnb._src.utils.checks import is_integer
-from psnb._src.utils.text import shown
+from psnb._src.utils.text import Named, shown
 from psnb.errors import ConfigurationError, PsnbError
 
 MOST_KEPT = 256 << 20
@@ -136,7 +136,7 @@ class TableFactory:
         """Return a read-only snapshot of the parameters that were made."""
         with self._lock:
             made = {name: each for name, each in self._parameters.items() if each is not None}
-        return MappingProxyType(made)
+        return MappingProxyType(Named("parameter", made))
 
     def variable(
         self, name: str, value: np.ndarray, optimizer: Optimizer | None, nonfinite: NonFinite

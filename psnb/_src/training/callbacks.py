@@ -18,11 +18,12 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
+from psnb._src.monitor.history import VALIDATION
 from psnb._src.training.history import EpochRow, TrainingHistory, TrainingSnapshot
 from psnb._src.training.trainer import Callback, Trainer
 from psnb._src.utils.checks import choice, integer, path_text
 from psnb._src.utils.paths import AnyPath
-from psnb._src.utils.text import error_text, shown
+from psnb._src.utils.text import error_text, shown, unknown
 from psnb.errors import ConfigurationError
 
 logger = logging.getLogger("psnb")
@@ -77,6 +78,11 @@ class EarlyStopping(Callback):
 
     def on_begin(self, trainer: Trainer) -> None:
         """Forget an earlier training, and learn of the epochs that are resumed."""
+        if self._metric.startswith(VALIDATION) and not trainer.validates:
+            raise ConfigurationError(
+                f"EarlyStopping: {self._metric!r} is a metric of validation: give "
+                "train_from_dataset(..., validation=dataset)"
+            )
         self.best, self.best_epoch = math.nan, 0
         for row in trainer.history.rows:
             if self._metric in row.metrics:  # validation may be new
@@ -88,8 +94,7 @@ class EarlyStopping(Callback):
             return  # there is nothing to stop, and a part of an epoch says nothing
         if self._metric not in row.metrics:
             raise ConfigurationError(
-                f"EarlyStopping: there is no metric {self._metric!r}; found "
-                f"{', '.join(row.metrics) or 'none'}"
+                f"EarlyStopping: {unknown('metric', self._metric, row.metrics)}"
             )
         self._judge(trainer, row)
 

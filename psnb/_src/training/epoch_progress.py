@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from psnb._src.coordinator.coordinator import ClusterCoordinator
 from psnb._src.coordinator.datasets.leased import LeasedIterator
 from psnb._src.metrics.metric import MetricStates
 from psnb._src.metrics.saved import loaded_states, saved_states
-from psnb._src.monitor.history import EXAMPLES
+from psnb._src.monitor.history import EXAMPLES, VALIDATION
 from psnb._src.training.history import TrainingSnapshot
 from psnb._src.training.reported import RECENT, Reported, Sum
 from psnb._src.utils.checks import integer
-from psnb._src.utils.text import shown
+from psnb._src.utils.text import shown, unknown
 from psnb.errors import ConfigurationError
 
 NO_PART: Mapping[str, Any] = {"numbers": {}, "states": {}, "seconds": 0.0}
@@ -147,6 +146,11 @@ class FetchLines:
         self._names = [names] if isinstance(names, str) else list(names)
         if not all(isinstance(each, str) for each in self._names):
             raise ConfigurationError(f"fetch takes names of metrics, found {shown(self._names)}")
+        if late := [each for each in self._names if each.startswith(VALIDATION)]:
+            raise ConfigurationError(
+                f"fetch has {late[0]!r}, a metric of validation, which an epoch has at its end: "
+                "it is in the history, and callbacks get it in on_epoch"
+            )
         self._every = integer("fetch_every", every, 1)
         self._printed = 0
         self._checked = False
@@ -191,10 +195,7 @@ class FetchLines:
         self._checked = True
         for name in self._names:
             if name not in values:
-                near = get_close_matches(name, values, 3)
-                meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
                 raise ConfigurationError(
-                    f"fetch has {name!r}, which the step does not report: it reports "
-                    f"{', '.join(map(repr, sorted(values)))}.{meant} psnb.report({name}=...) in "
+                    f"fetch: {unknown('metric', name, sorted(values))} psnb.report({name}=...) in "
                     "the step adds it"
                 )

@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from psnb._src.monitor.html.tables import html_table
-from psnb._src.utils.text import text_table
+from psnb._src.utils.text import text_table, unknown
 from psnb.errors import ConfigurationError
 
 
@@ -94,9 +94,7 @@ class TrainingHistory:
         if name in columns:
             return [getattr(row, name) for row in self.rows]
         if name not in self.names:
-            raise ConfigurationError(
-                f"the history has no {name!r}; it has {', '.join((*columns[1:], *self.names))}"
-            )
+            raise ConfigurationError(unknown("column", name, (*columns, *self.names)))
         return [row.metrics.get(name, float("nan")) for row in self.rows]
 
     @property

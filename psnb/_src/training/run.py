@@ -30,7 +30,7 @@ from psnb._src.training.history import EpochRow, TrainingHistory, loaded_rows, s
 from psnb._src.utils.interrupts import Lock
 from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.text import error_text
-from psnb.errors import ConfigurationError
+from psnb.errors import ConfigurationError, DatasetError
 
 STATE = ("epoch", "rows", "iterator", "part")
 """The names in `TrainingHistory.state`."""
@@ -205,12 +205,16 @@ class TrainingRun:
         current.end()
         self._print_if_due(current)
         self.fetch.check(current.lines())  # an epoch may be too short for a line
-        validation = {} if self.validate is None else self.validate()
-        validation = {name: value for name, value in validation.items() if name != EXAMPLES}
+        validation = {} if self.validate is None else dict(self.validate())
+        examples = validation.pop(EXAMPLES, 0)
         self._core.records.history.add_validation(time.time(), validation)
         row = self._end_epoch(validation)
         self._notify("on_epoch", row)
         self._save(last=self._done == self.epochs)
+        if self.validate is not None and not examples:
+            raise DatasetError(  # late, so that the epoch is not lost
+                "validation=: the dataset yields no example; a filter may leave nothing"
+            )
 
     def _watch(self) -> None:
         current = self._current

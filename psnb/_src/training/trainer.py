@@ -298,7 +298,7 @@ class Trainer(FixedAttributes):
             self.step,
             self._progress,
             EpochSource(self.coordinator, dataset, files),
-            integer("epochs", epochs, 0),
+            integer("epochs", epochs, 1),
             FetchLines(fetch, fetch_every),
             all_callbacks,
             checkpoint,
@@ -482,6 +482,11 @@ class Trainer(FixedAttributes):
     def _mapped(self, function: Callable[..., Any], dataset: Epochs) -> list[Any]:
         core = coordinator_core(self.coordinator)
         return map_splits(core, function, dataset.whole_splits(), self._progress)
+
+    @property
+    def validates(self) -> bool:
+        """Whether what is trained now has ``validation=``."""
+        return self._run is not None and self._run.validate is not None
 
     def stop(self, reason: str = "stopped") -> None:
         """End training when the batches that run have had their effect; any thread, also callbacks.

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from psnb._src.utils.text import unknown
+
 _TABLES = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
 
 FOREIGN: Mapping[str, Mapping[str, str]] = _TABLES["names"]
@@ -33,16 +35,19 @@ def explained(function: F) -> F:
 
 def _explained(known: Mapping[str, str], what: str, function: F) -> F:
     own = inspect.signature(function).parameters
-    uses = {name: use for name, use in known.items() if name not in own}
+    named = {name for name, each in own.items() if each.kind is not each.POSITIONAL_ONLY}
     if not own or any(each.kind is each.VAR_KEYWORD for each in own.values()):
         return function
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        if not kwargs.keys().isdisjoint(uses):
-            name = next(name for name in kwargs if name in uses)
-            use = uses[name].replace("`", "")
-            raise TypeError(f"{what} has no argument {name!r}; here: {use}")
+        if not kwargs.keys() <= named:
+            name = next(name for name in kwargs if name not in named)
+            if name in known:
+                use = known[name].replace("`", "")
+                raise TypeError(f"{what} has no argument {name!r}; here: {use}")
+            others = [each for each in own if each in named and each not in ("self", "cls")]
+            raise TypeError(f"{what}: {unknown('argument', name, others)}")
         return function(*args, **kwargs)
 
     return checked  # type: ignore[return-value]

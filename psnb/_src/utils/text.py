@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import reprlib
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn, TypeVar
+
+V = TypeVar("V")
 
 LINE = 300
 """Characters of a single line: the error of a closure, an event, a reply."""
@@ -164,3 +167,35 @@ def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         ).rstrip()
         for first, *rest in lines
     )
+
+
+def unknown(what: str, name: object, known: Iterable[str]) -> str:
+    """Return the text for a name that is none: names near it, or else those that there are."""
+    names = [*map(str, known)]
+    if near := get_close_matches(str(name), names, 2):
+        return f"there is no {what} {shown(name)}: did you mean {' or '.join(map(repr, near))}?"
+    return f"there is no {what} {shown(name)}; there are {truncate(', '.join(names)) or 'none'}"
+
+
+class Named(dict[str, V]):
+    """A dict that says what it has if it is asked for another name.
+
+    Parameters
+    ----------
+    what : str
+        What it has: ``"metric"``.
+    named : mapping
+        Its items.
+    """
+
+    def __init__(self, what: str, named: Mapping[str, V]) -> None:
+        super().__init__(named)
+        self._what = what
+
+    def __missing__(self, name: object) -> NoReturn:
+        error = KeyError(name)
+        error.add_note(unknown(self._what, name, self))
+        raise error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._what, dict(self))

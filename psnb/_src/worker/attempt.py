@@ -19,13 +19,17 @@ from psnb._src.worker.printing import end_printed_lines
 from psnb._src.worker.reports import ReportedStates, with_weight
 from psnb._src.worker.resources import Resources
 from psnb._src.worker.taken import taken_in_vain
-from psnb.errors import ClosureCancelledError
+from psnb.errors import ClosureCancelledError, ConfigurationError
 
 NO_TIME = [0.0] * len(PHASES)
 """How long what does nothing is in each phase, in seconds."""
 
 _RETURNED_NONE = (b"",)
 """The values of a step that has returned None: one object, as most do."""
+
+
+MOST_IN_VAIN = 1_000
+"""Steps of an epoch in a row that ask for no element; a step may skip some."""
 
 
 class LoadedFunction:
@@ -41,6 +45,7 @@ class LoadedFunction:
         self._payload, self._resources = payload, resources
         self._lock = threading.Lock()  # unpickle once, though two threads call at the same time
         self._function: Callable[..., Any] | None = None
+        self._in_vain = 0  # steps of an epoch, in a row, that have asked for no element
 
     def get(self) -> Callable[..., Any]:
         """Return the function; for closure threads."""
@@ -49,6 +54,21 @@ class LoadedFunction:
                 if self._function is None:
                     self._function = loads(self._payload, self._resources.get)
         return self._function
+
+    def require_asking(self, asked: bool) -> None:
+        """Note whether a step of an epoch has asked for an element: an epoch ends when all do.
+
+        Raises
+        ------
+        ConfigurationError
+            If many in a row have not.
+        """
+        self._in_vain = 0 if asked else self._in_vain + 1
+        if self._in_vain >= MOST_IN_VAIN:
+            raise ConfigurationError(
+                f"{self.name} has run {MOST_IN_VAIN:,} times without taking anything from its "
+                "iterator, so the epoch would never end: batch = next(iterator)"
+            )
 
 
 # StepAttempt: one attempt at a step, from its call to its result.
@@ -118,7 +138,11 @@ class StepAttempt:
         # it would say that workers wait for data.
         function = self._function.get()
         try:
-            return function(*self._args, **self._kwargs)
+            value = function(*self._args, **self._kwargs)
+            if given.steps > 1 or given.slot is not None:  # of an epoch
+                asked = bool(self.requests.used) or self.requests.ended
+                self._function.require_asking(asked)
+            return value
         except StopIteration as error:
             # From a dataset that has nothing left: the closure has nothing to do.
             if not self.requests.ended or self.updates:

@@ -14,6 +14,7 @@ from distributed import Client
 
 import psnb
 from psnb import data, errors
+from psnb.errors import DatasetError
 from tests.integration.helpers import Ending
 from tests.integration.training.trainer_helpers import auc, counting, numbers, visits_of
 
@@ -188,3 +189,13 @@ def test_what_is_evaluated_does_not_stay_in_the_memory_of_workers(
     assert trainer.evaluate(memory)["examples"] == 20
     trainer.train_from_dataset(data.Dataset.range(20).batch(5), validation=memory)
     assert [each.statistics().examples for each in made if hasattr(each, "statistics")] == [0, 0]
+
+
+def test_validation_without_an_example_is_refused_once_the_epoch_is_kept(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    trainer = psnb.Trainer(coordinator, lambda iterator: bool(next(iterator).any()))
+    nothing = data.Dataset.range(20).filter(lambda number: False).batch(5)
+    with pytest.raises(DatasetError, match="the dataset yields no example"):
+        trainer.train_from_dataset(data.Dataset.range(20).batch(5), validation=nothing)
+    assert [row.batches for row in trainer.history.rows] == [4]

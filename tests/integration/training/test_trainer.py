@@ -79,7 +79,7 @@ def test_a_misspelt_name_is_refused_after_an_epoch_in_which_no_line_was_due(
             begun.append(epoch)
 
     trainer = psnb.Trainer(coordinator, lambda iterator: psnb.report(loss=next(iterator).sum()))
-    with pytest.raises(psnb.errors.ConfigurationError, match="Did you mean 'loss'"):
+    with pytest.raises(psnb.errors.ConfigurationError, match="did you mean 'loss'"):
         trainer.train_from_dataset(
             data.Dataset.range(20).batch(5), epochs=2, fetch=["lss"], callbacks=[Noting()]
         )

@@ -74,7 +74,9 @@ def test_damaged_files_are_refused(model: Path, tmp_path: Path, name: str, damag
     elif damage != "missing":
         changed = {"truncated": whole[:-1], "empty": b"", "longer": whole + b" "}[damage]
         file.write_bytes(changed + (b"x" if name == MANIFEST and damage == "longer" else b""))
-    refused(model, "is not an exported model, or is damaged")
+    gone = name == MANIFEST and damage == "missing"
+    said = "has no manifest.json" if gone else "is not an exported model, or is damaged"
+    refused(model, said)
 
 
 def test_any_flipped_bit_is_noticed(model: Path) -> None:
@@ -265,9 +267,10 @@ def test_inputs_that_are_not_there_are_refused(model: Path, entry: Any) -> None:
 
 
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
-    refused(tmp_path / "nothing", "is not an exported model")
+    refused(tmp_path / "nothing", "nothing' is not there: a model is a folder that")
     (tmp_path / "file").write_text("x")
-    refused(tmp_path / "file", "is not an exported model")
+    refused(tmp_path / "file", "file' is a file: a model is a folder")
+    refused(tmp_path, "has no manifest.json: .* checkpoints are read by")
 
 
 JSON = st.recursive(

@@ -261,11 +261,11 @@ def test_a_batch_that_lacks_a_feature_says_what_it_has() -> None:
     with pytest.raises(KeyError, match="label") as error:
         batch["label"]
     assert error.value.__notes__ == [
-        "the batch has no feature 'label': it has ['ids', 'labels']. Is it 'labels'?"
+        "there is no feature of the batch 'label': did you mean 'labels'?"
     ]
     with pytest.raises(KeyError) as error:
         batch["x"]
-    assert error.value.__notes__ == ["the batch has no feature 'x': it has ['ids', 'labels']"]
+    assert error.value.__notes__ == ["there is no feature of the batch 'x'; there are ids, labels"]
     assert batch.get("label") is None
     assert unpack_error(pack_error(error.value, "")).__notes__[0] == error.value.__notes__[0]
 

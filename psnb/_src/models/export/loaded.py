@@ -23,6 +23,7 @@ from safetensors.numpy import load_file
 from psnb._src.data.formats.tables import columns_of
 from psnb._src.models.export.manifest import (
     DENSE,
+    MANIFEST,
     Fetch,
     ModelFeed,
     ModelManifest,
@@ -424,7 +425,13 @@ def load_model(path: str | os.PathLike[str]) -> LoadedModel:
     ImportError
         If its framework is not installed.
     """
-    where, file = Path(path_text("psnb.load_model: path", path)).absolute(), "manifest.json"
+    where, file = Path(path_text("psnb.load_model: path", path)).absolute(), MANIFEST
+    if not (where / file).exists():
+        found = "is a file" if where.is_file() else f"has no {file}" * where.exists()
+        raise ExportError(
+            f"{str(where)!r} {found or 'is not there'}: a model is a folder that psnb.export "
+            "wrote; checkpoints are read by psnb.checkpoint.load"
+        )
     try:
         manifest = read_model_manifest(where)
         for file, expected in manifest.files.items():

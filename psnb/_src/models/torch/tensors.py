@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from psnb._src.data.ragged import Ragged
+from psnb._src.utils.text import Named
 
 _WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
 """Wider dtypes, in place of those with which torch does next to nothing."""
@@ -30,17 +30,6 @@ class TensorBags(NamedTuple):
 
     input: Tensor
     offsets: Tensor
-
-
-class _Features(dict[Any, Any]):
-    """A mapping of `as_torch`: a dict that says what it has if it is asked for more."""
-
-    def __missing__(self, name: Any) -> Any:
-        error = KeyError(name)
-        text = f"the batch has no feature {name!r}: it has {sorted(map(str, self))}"
-        close = get_close_matches(str(name), map(str, self), 1)
-        error.add_note("".join([text, *(f". Is it {each!r}?" for each in close)]))
-        raise error
 
 
 class _Writable:
@@ -100,7 +89,7 @@ def parts_of(value: Any) -> dict[Any, Any] | None:
 def rebuilt(value: Any, parts: dict[Any, Any]) -> Any:
     """Return the same structure of other parts; of a mapping, a dict that says what it has."""
     if isinstance(value, Mapping):
-        return _Features(parts)
+        return Named("feature of the batch", parts)
     if hasattr(value, "_fields"):
         return type(value)(*parts.values())
     if isinstance(value, tuple | list):
