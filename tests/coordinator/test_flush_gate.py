@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from psnb._src.coordinator.scheduling.events import Blocked, Decided, Left
 from psnb._src.coordinator.scheduling.gates import Flush, FlushGate, Step
+from psnb._src.coordinator.scheduling.instructions import Resolve
+from psnb._src.monitor.events import EventKind
+from psnb.errors import ServerUnresponsiveError
 from tests.coordinator.queues import (
     TIMEOUT,
     ClosureQueue,
@@ -84,3 +90,19 @@ def test_asking_on_the_loop_whether_all_is_done_begins_what_is_left() -> None:
     steps.clear()
     assert not queue.loop.do(queue.done)
     assert steps == [Flush()]
+
+
+def test_all_is_done_once_servers_have_said_what_a_lost_worker_had_sent_last() -> None:
+    # It had no closure any more, and some servers only may have applied its exchange.
+    queue, _ = flushing()
+    worker = queue.joined()
+    queue.handle(Left(worker, EventKind.WORKER_LOST, "was lost"))
+    (doubt,) = (each.doubt for each in queue.instructions if isinstance(each, Resolve))
+    assert doubt.open == []
+    assert not queue.done()
+    queue.handle(Blocked(ServerUnresponsiveError("server 1 does not respond")))
+    with pytest.raises(ServerUnresponsiveError, match="server 1"):
+        queue.join(TIMEOUT)
+    queue.handle(Decided(doubt, {}))
+    assert queue.done()
+    queue.join(TIMEOUT)

@@ -32,6 +32,7 @@ from psnb._src.coordinator.scheduling.dependents import Dependents
 from psnb._src.coordinator.scheduling.dispatcher import Dispatcher
 from psnb._src.coordinator.scheduling.doubts import (
     Applied,
+    Doubt,
     LastCommit,
     LostWorker,
     Revoked,
@@ -156,6 +157,9 @@ class Scheduler:
         self._completed = self._failed = self._retried = self._next_number = 0
         self._handling = 0  # calls of `handle` under way, each within the one before
         self._instructions: list[Instruction] = []
+        # Lost workers of which servers say what they apply. Some had no closure any more: in Geo,
+        # what they had sent last may be applied on some servers only, until this is decided.
+        self._undecided: set[Doubt] = set()
         # What is wanted at the end of `handle`: idle workers may get something; long ones should
         # end, on a worker or (None) all; what runs should stop early.
         self._wake = self._stop = self._balancing = False
@@ -299,8 +303,10 @@ class Scheduler:
     def at_rest(self) -> bool:
         """Return whether none runs and all have had their effect; if they have not, start that."""
         begins = self.dispatcher.begins()
-        if self.in_flight or (self.dispatcher.holds and self._waiting and begins):
-            return False  # the latter: a round that has begun is filled first
+        if self.in_flight or self._undecided:
+            return False
+        if self.dispatcher.holds and self._waiting and begins:
+            return False  # a round that has begun is filled first
         if self._batching and begins and self.gate.midway():
             return False  # likewise, with what is put at this moment
         if self.gate.complete():
@@ -474,6 +480,7 @@ class Scheduler:
             *(attempts_of(self.name, asked), opened, worker, asked, running),
             f"{worker}: {event.why}",
         )
+        self._undecided.add(doubt)
         self._instructions.append(Resolve(doubt))
 
     def _hear(self, event: events_.Heard) -> None:
@@ -737,6 +744,9 @@ class Scheduler:
 
     def _decide(self, event: events_.Decided) -> None:
         doubt, applied = event.doubt, event.outcome
+        self._undecided.discard(doubt)
+        if not self._undecided and not self.in_flight.open():
+            self.in_flight.blocked_by = ""
         if isinstance(applied, bytes):  # otherwise callers would wait for ever
             if isinstance(doubt, LostWorker):
                 self._leases.lose(doubt.worker)
