@@ -9,6 +9,7 @@ may be called from any thread, also while another one is blocked in ``join``.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import socket
 import time
@@ -59,7 +60,9 @@ from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.labels import Labels
 from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.text import counted, truncate
-from psnb.errors import CoordinatorClosedError
+from psnb.errors import CoordinatorClosedError, ServerUnresponsiveError
+
+logger = logging.getLogger("psnb")
 
 _LAST_SAVE_WAIT = 10.0
 """Seconds that closures get to end when a last server is about to."""
@@ -162,6 +165,7 @@ class CoordinatorCore:
         # What trains, the outermost first, and how to stop it; one call each adds, removes or
         # copies, atomically.
         self._trainings: dict[TrainingClock, Callable[[], object] | None] = {}
+        self._interrupted = False  # training, while closures ran
         self._clock = TrainingClock()  # the present one's, or the last one's
         self._last_workers: tuple[WorkerStatistics, ...] | None = None  # when it was closed
 
@@ -412,13 +416,25 @@ class CoordinatorCore:
     ) -> Iterator[None]:
         """Show how far training is while the block runs, and at its end where it has ended.
 
-        Views may ``stop`` it, which returns immediately.
+        Views may ``stop`` it, which returns immediately. If an earlier one was interrupted while
+        closures ran, they end first, and what they raise is logged: it is not this one's.
         """
+        if self._interrupted:
+            try:
+                self.queue.join(None, self.saving.poll)
+            except (CoordinatorClosedError, ServerUnresponsiveError):
+                raise
+            except Exception as error:  # of a closure: of any kind
+                logger.warning("what ran when training was interrupted failed: %r", error)
+            self._interrupted = False
         try:
             with uninterrupted:
                 self._trainings[clock] = stop
                 self._clock = next(iter(self._trainings.copy()))
             yield
+        except KeyboardInterrupt:
+            self._interrupted = True
+            raise
         finally:
             # One that stayed would stand for all training that comes.
             with uninterrupted:

@@ -222,6 +222,29 @@ def test_an_epoch_that_was_cut_short_may_be_run_though_its_closures_have_ended_i
     assert coordinator.run_epoch(lambda it: list(it), iterator).over
 
 
+def test_failures_of_an_interrupted_epoch_are_not_those_of_the_next(
+    coordinator: psnb.ClusterCoordinator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, go = tmp_path / "begun", tmp_path / "go"
+
+    def old(iterator: Iterator[Any]) -> None:
+        next(iterator)
+        begun.touch()
+        wait_for_file(go)
+        raise ValueError("of the old step")
+
+    def interrupt() -> None:
+        if begun.exists():
+            raise KeyboardInterrupt
+
+    dataset = coordinator.create_per_worker_dataset(data.Dataset.range(6), sharding="dynamic")
+    with pytest.raises(KeyboardInterrupt):
+        coordinator.run_epoch(old, iter(dataset), watch=interrupt)
+    go.touch()
+    assert coordinator.run_epoch(lambda it: list(it), iter(dataset)).over
+    assert "of the old step" in caplog.text
+
+
 def test_static_sharding_gives_each_worker_its_share(
     coordinator: psnb.ClusterCoordinator,
 ) -> None:
