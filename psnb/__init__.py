@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from psnb._src.client.text_ids import hash_ids
     from psnb._src.client.variable import Variable
     from psnb._src.cluster.links import connect
-    from psnb._src.cluster.local import local_cluster
+    from psnb._src.cluster.start import local_cluster
     from psnb._src.coordinator.closures.completion import as_completed
     from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue
     from psnb._src.coordinator.coordinator import ClusterCoordinator
@@ -172,7 +172,7 @@ __all__ = [
 
 _PLACES = {
     "cluster.links": ("connect",),
-    "cluster.local": ("local_cluster",),
+    "cluster.start": ("local_cluster",),
     "coordinator.resume": ("Attached", "CheckpointManager", "Resumed", "attach", "resume"),
     "coordinator.closures.remote_value": ("ClosureStatus", "RemoteValue"),
     "coordinator.closures.completion": ("as_completed",),

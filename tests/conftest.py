@@ -33,9 +33,9 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling, Scheduling
 
 import psnb
+import tests.forking  # noqa: F401 - has the fork server load what tests need
 from tests.compiling import COMPILED, compile_once
 from tests.cost import Cost
-from tests.forking import forked_workers
 
 OTHER_CLUSTER = "PSNB_TEST_CLUSTER"
 """Set by `tests.integration.cluster.two_hosts`, to run tests on a cluster of its making."""
@@ -170,17 +170,6 @@ def _no_loop_ended() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _forked_workers() -> Iterator[None]:
-    """Fork the processes of local clusters.
-
-    The demo, the README's code, notebooks and clusters from the command line start theirs as users
-    do.
-    """
-    with forked_workers():
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
 def _no_process_left() -> Iterator[None]:
     """Fail the run if a cluster's process outlives it."""
     before = {child.pid for child in psutil.Process().children(recursive=True)}
@@ -194,15 +183,20 @@ def _processes_since(before: set[int]) -> list[psutil.Process]:
     return [
         child
         for child in psutil.Process().children(recursive=True)
-        if child.pid not in before and not _is_pythons_own(child)
+        if child.pid not in before and not _has_ended(child) and not _is_pythons_own(child)
     ]
 
 
+def _has_ended(child: psutil.Process) -> bool:
+    # A fork server that was replaced is waited for when the next one starts.
+    return not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
 def _is_pythons_own(child: psutil.Process) -> bool:
-    """Whether it is a helper of multiprocessing, which lives as long as this process."""
+    """Whether it is a helper, of psnb or multiprocessing, which lives as long as this process."""
     command = " ".join(child.cmdline())
     # Those that were forked from it have the same command line.
-    forks_others = "forkserver" in command and child.ppid() == os.getpid()
+    forks_others = "forking import serve" in command and child.ppid() == os.getpid()
     return forks_others or "resource_tracker" in command
 
 

@@ -1,6 +1,7 @@
-"""Processes for tests, forked from one that has imported all they need.
+"""Processes of the command line for tests, forked like those of a local cluster.
 
-Users' are not: each imports all of it anew, for seconds, and tests start thousands.
+Users' are not: each imports all of it anew, for seconds, and tests start thousands. Where this is
+imported, the fork server also has what tests need, `tests.preloaded`.
 """
 
 from __future__ import annotations
@@ -10,42 +11,23 @@ import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from multiprocessing import forkserver, get_context
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import TextIO
 
 import dask
-from distributed.utils import get_mp_context
 
+from psnb._src.cluster import forking
 from psnb._src.cluster.local import QUIET
+from psnb._src.dask_compat import local
 
-FORKED = {"distributed.worker.multiprocessing-method": "forkserver"}
-"""Of Dask: how nannies start workers."""
-
-
-@contextmanager
-def forked_workers() -> Iterator[None]:
-    """Fork the processes of local clusters, as Dask can, until the block ends."""
-    with dask.config.set(FORKED):
-        get_mp_context()  # the first call sets what Dask wants to be imported
-        _forks()
-        yield
-
-
-def _forks() -> ForkServerContext:
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["tests.preloaded"])
-    return context
+forking.ALWAYS.append("tests.preloaded")
 
 
 class Forked:
     """A process that runs a module as ``python -m`` does, with what `subprocess.Popen` has.
 
-    Processes that it starts by multiprocessing are forked likewise.
+    Processes of nannies in it are forked likewise, by the same fork server.
 
     Attributes
     ----------
@@ -57,9 +39,10 @@ class Forked:
     """
 
     def __init__(self, *command: str, heard: bool = False, errors_to: Path | None = None) -> None:
-        context = _forks()
+        context = forking.ForkContext()
         reader, writer = context.Pipe(duplex=False) if heard else (None, None)
-        arguments = (command, dict(os.environ), os.getcwd(), writer, errors_to or os.devnull)
+        server = _Shared(forking.fork_server(os.environ))
+        arguments = (command, server, writer, errors_to or os.devnull)
         self._process = context.Process(target=_run, args=arguments)
         self._process.start()
         self.pid: int = self._process.pid
@@ -104,18 +87,21 @@ class Forked:
         return code
 
 
+class _Shared(forking.ForkServer):
+    """The fork server of the process that started this one."""
+
+    def __init__(self, server: forking.ForkServer) -> None:
+        self._asking = server._asking
+
+
 def _run(
     command: tuple[str, ...],
-    environment: dict[str, str],
-    folder: str,
+    server: forking.ForkServer,
     out: Connection | None,
     errors_to: Path | str,
 ) -> None:
-    # Python means processes of this one to be forked from the same, and forgets that it runs.
-    forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
-    os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(folder)
+    forking.fork_server = lambda *args, **kwargs: server  # whatever Dask adds to the environment
+    local._processes.set(forking.ForkContext())
     with (
         open(os.devnull, "r+b") as nothing,
         open(errors_to, "wb") as errors,
@@ -124,6 +110,6 @@ def _run(
         for number, each in enumerate((nothing, said, errors)):
             os.dup2(each.fileno(), number)
     dask.config.refresh()
-    dask.config.set(FORKED | QUIET)
+    dask.config.set(QUIET)
     sys.argv = list(command)
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)

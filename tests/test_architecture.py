@@ -93,6 +93,10 @@ FRAMEWORKS = {"jax.py", "keras.py", "torch.py"}
 KNOWN_PRIVATE = {
     *("_replace", "_fields", "_asdict"),  # of named tuples, documented
     "_getframe",  # of sys
+    *("_args_from_interpreter_flags", "_exit", "_run_exitfuncs"),  # of subprocess, os and atexit
+    *("_bootstrap", "_flush_std_streams", "_inheriting"),  # of multiprocessing: to become a process
+    *("_resource_tracker", "_fd"),  # and to use its parent's tracker
+    *("_cache", "_cache_file", "_index_key", "_load_index"),  # of numba: what it has compiled
     "_schema",  # of operators of PyTorch: whether they change what they are given
     "_ops",  # of torch: what an operator is
     "_version",  # of tensors: there is no other count of their changes

@@ -16,7 +16,7 @@ from distributed import Client
 
 import psnb
 from psnb import errors
-from psnb._src.cluster import local
+from psnb._src.cluster import local, start
 from psnb._src.cluster.local import LocalClient
 from psnb._src.cluster.roles import dashboard_link
 from psnb._src.coordinator import coordinator as coordinators
@@ -78,7 +78,7 @@ def test_a_second_cluster_warns_of_the_first(
 
 
 def test_a_dashboard_without_bokeh_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "find_spec", lambda name: None)
+    monkeypatch.setattr(start, "find_spec", lambda name: None)
     with pytest.raises(errors.ClusterError, match=r"bokeh.*pip install 'psnb\[dashboard\]'"):
         psnb.local_cluster(dashboard=True)
 

@@ -49,6 +49,25 @@ os.kill(pair.second, 9)
 print("once more", coordinator.schedule(step, (4,)).fetch().first)
 """
 
+SPAWNED = """
+from psnb._src.cluster import forking
+
+forking.FORKS = False
+"""
+
+HOW = pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("", id="forked"),
+        pytest.param(
+            SPAWNED,
+            id="spawned",
+            marks=pytest.mark.second_tier("each process imports all; where nothing forks"),
+        ),
+    ],
+)
+"""How the processes of a local cluster start: as here, and as on macOS."""
+
 GUARD = 'if __name__ == "__main__":\n'
 
 
@@ -77,8 +96,11 @@ def test_a_script_trains_and_workers_get_its_functions(tmp_path: Path, guarded: 
     assert [each for each in done.stderr.splitlines() if late not in each] == []
 
 
-def test_a_worker_that_is_killed_comes_back_in_a_script_without_a_guard(tmp_path: Path) -> None:
-    done = run(tmp_path, BEGINNING, WORK, KILL)
+@HOW
+def test_a_worker_that_is_killed_comes_back_in_a_script_without_a_guard(
+    tmp_path: Path, how: str
+) -> None:
+    done = run(tmp_path, how, BEGINNING, WORK, KILL)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["script begins", "42 True True", "once more 8"]
     assert "the process of worker-0 has ended: it is started again" in done.stderr
@@ -155,12 +177,12 @@ client.close()
 """
 
 
+@HOW
 def test_python_collects_garbage_once_when_a_process_ends_and_writes_what_is_open(
-    tmp_path: Path,
+    tmp_path: Path, how: str
 ) -> None:
-    # In processes of Dask's own kind: those that tests fork end in another way.
     (tmp_path / "preload.py").write_text(PRELOAD)
-    done = run(tmp_path, BEGINNING, PRELOADED, WORK, CLOSE)
+    done = run(tmp_path, how, BEGINNING, PRELOADED, WORK, CLOSE)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "told").read_text() == "True False\n"
     assert (tmp_path / "written").read_text() == "all of it"

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 import psnb
-from tests.forking import forked_workers
 from tests.soak.chaos import Chaos
 from tests.soak.epochs import run_epochs
 from tests.soak.large_table import save_a_large_table
@@ -77,15 +76,14 @@ def _main(phase: str, seconds: str, seed: str, *more: Any) -> None:
     for each in ("psnb", "tests.soak"):
         logging.getLogger(each).setLevel(logging.INFO)
     rng, row = np.random.default_rng(int(seed)), Row(phase)
-    with forked_workers():
-        run = functools.partial(other_notebook, *more) if more else PHASES[phase][1]
-        try:
-            run(row, rng, float(seconds))
-        except ViolationError as violation:
-            row.violations.append(str(violation))
-        except Exception as error:  # whatever nobody has thought of
-            logging.exception("unexpected")
-            row.violations.append(f"{type(error).__name__}: {error}")
+    run = functools.partial(other_notebook, *more) if more else PHASES[phase][1]
+    try:
+        run(row, rng, float(seconds))
+    except ViolationError as violation:
+        row.violations.append(str(violation))
+    except Exception as error:  # whatever nobody has thought of
+        logging.exception("unexpected")
+        row.violations.append(f"{type(error).__name__}: {error}")
     print(json.dumps(dataclasses.asdict(row)), flush=True)
 
 

@@ -8,10 +8,10 @@ the garbage collector looks through all objects again and again: with torch or j
 imported that takes seconds on a busy machine, more than Dask waits for before it kills. So it does
 so once, and what is left then is not garbage.
 
-Modules are still cleared, and ``__del__`` is called, but not on objects in cycles, which only the
-collector would find later. Python does not promise it for them; open files among them would lack
-their ends, so they are flushed before. (To end with ``os._exit``, as multiprocessing does where it
-forks, would be a little faster, and lose all of these.)
+A forked process then ends; in one that was spawned modules are still cleared. ``__del__`` is not
+called on what is left: on nothing in a forked process, and else not on objects in cycles, which
+only the collector would find later. Python promises it for neither; open files among them would
+lack their ends, so they are flushed before.
 """
 
 from __future__ import annotations

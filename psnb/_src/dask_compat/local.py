@@ -15,13 +15,14 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from multiprocessing import spawn
+from multiprocessing.context import BaseContext
 from typing import Any
 
 import dask
-from distributed import Nanny, Scheduler, SpecCluster, Worker
+from distributed import Nanny, Scheduler, SpecCluster, Worker, nanny, process
 from distributed.core import Status
 from distributed.deploy.cluster import Cluster
 from distributed.node import ServerNode
@@ -58,6 +59,19 @@ def script_hidden() -> Iterator[None]:
 def _without_script(name: str) -> dict[str, Any]:
     settings = _with_script(name)
     return {k: v for k, v in settings.items() if name != _PROCESS or k not in _SCRIPT}
+
+
+# How a nanny starts its process is a setting of Dask's for all nannies, those of users, too. So it
+# is decided here for each by itself. Both modules look for this name when they make a process.
+_processes: ContextVar[BaseContext | None] = ContextVar("how a nanny starts", default=None)
+_context_of_settings = nanny.get_mp_context
+
+
+def _context() -> BaseContext:
+    return _processes.get() or _context_of_settings()
+
+
+nanny.get_mp_context = process.get_mp_context = _context
 
 
 logger = logging.getLogger("psnb")
@@ -130,11 +144,6 @@ DRAIN_TIMEOUT = 30.0
 _NANNY_TIMEOUT = (DRAIN_TIMEOUT + 5) / 0.8
 
 
-# Dask has malloc return memory to the system immediately, so the pages of each large array must be
-# cleared again, which costs several times as much as copying it. So this much is kept for the next.
-MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 28), "MALLOC_MMAP_THRESHOLD_": str(1 << 26)}
-
-
 class _WithoutHTTP(ServerNode):
     """Closes the port of the HTTP server that each of Dask's processes has.
 
@@ -159,6 +168,15 @@ class SlowStartNanny(Nanny):
 
     The worker's process does not import the user's script (`script_hidden`).
 
+    Parameters
+    ----------
+    settings : dict
+        Dask's, for the worker.
+    environment : mapping of str to str
+        What the worker's process has in its environment when it starts.
+    processes : multiprocessing context, optional
+        How its process is started, else as Dask's settings say.
+
     Relies on ``pre_spawn_env``, the environment of the worker's process; on ``instantiate``, which
     starts it, also after it has died; on ``_cluster``, a weak reference to the cluster that closes
     the nanny, set when all of the cluster has started; and on how ``close`` goes: by ``kill`` and
@@ -167,15 +185,27 @@ class SlowStartNanny(Nanny):
 
     _cluster: Callable[[], Cluster | None] | None = None
 
-    def __init__(self, *args: Any, settings: dict[str, Any], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        settings: dict[str, Any],
+        environment: Mapping[str, str],
+        processes: BaseContext | None,
+        **kwargs: Any,
+    ) -> None:
         with dask.config.set(settings):  # the worker gets the settings in force here
             super().__init__(*args, **kwargs)
-        self.pre_spawn_env.update(MALLOC)
+        self.pre_spawn_env.update(environment)
+        self._processes = processes
 
     async def instantiate(self) -> Status:
         """Start the worker's process."""
-        with script_hidden():
-            return await super().instantiate()
+        token = _processes.set(self._processes)
+        try:
+            with script_hidden():
+                return await super().instantiate()
+        finally:
+            _processes.reset(token)
 
     async def kill(self, timeout: float = 5, reason: str = "nanny-kill") -> None:
         """End the worker's process, by force if it does not end in time."""

@@ -36,7 +36,7 @@ def growth(form: Any, path: str, small: bytes) -> tuple[float, str, list[int]]:
 
 
 def main() -> None:
-    from psnb._src.dask_compat.local import MALLOC
+    from psnb._src.cluster.forking import MALLOC
     from psnb.errors import DatasetError
 
     warnings.simplefilter("error")

@@ -19,7 +19,6 @@ import numpy as np
 
 import psnb
 from tests.conftest import DEADLINE
-from tests.forking import forked_workers
 
 EXAMPLES = 40
 
@@ -215,5 +214,4 @@ def main(folder: Path, closures: int, epochs: int, saves: int) -> None:
 
 
 if __name__ == "__main__":
-    with forked_workers():
-        main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
