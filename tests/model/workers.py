@@ -32,7 +32,7 @@ from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.tables.operations import AddRows, OnTable, PushGradient, ReadValues
 from psnb._src.utils.phases import PHASES
 from psnb._src.worker.reports import remembered
-from psnb._src.worker.results import _joined
+from psnb._src.worker.results import joined, told_of
 from psnb.errors import ServerLostError
 from tests.model.reading import Reader, Reading
 from tests.model.reconciler import ROOM, TABLE
@@ -46,12 +46,16 @@ SECONDS_A_STEP = 0.02
 """What the scheduler takes a step of the world for: closures are sent ahead, and called back."""
 
 
-_QUIET = 0.15
+_QUIET = 0.25
 """How many steps that have taken elements write nothing."""
 
 
 _TOLD_SOON = 0.5
 """How often a worker says at once what was taken, or which step of several is done."""
+
+
+_DIES_UNTOLD = 0.05
+"""How often a worker dies when a step that has taken elements is done, and nobody knows."""
 
 
 _THREADS = 2
@@ -167,7 +171,7 @@ class Worker(Process):
             if isinstance(values, Exception):
                 self._end(closure, failed(closure, pack_error(values)))
                 return
-            if random.random() < 0.05:
+            if random.random() < (0.05 if reader is None else 0.01):  # which ends long ones, too
                 self._end(closure, failed(closure, pack_error(ValueError("boo"))))
                 return
             # One that was cancelled may see later rounds.
@@ -193,6 +197,10 @@ class Worker(Process):
             self._write(step, chosen, turn, reading.used, ended)
 
         def ended(outcome: Any) -> None:
+            if reader is not None and self.world.faults and random.random() < _DIES_UNTOLD:
+                self.kill()
+                notebook.broken(self)
+                return
             over = left == 1 or closure.id in self.stopping
             over |= reading.ended and not reading.elements
             if isinstance(outcome, UndecidedError):
@@ -289,10 +297,12 @@ class Worker(Process):
             results.append(self._result(closure, several, len(several), ended=over))
         if last is not None:
             results.append(replace(last, seconds=SECONDS_A_STEP))
-        steps = [step for each in done.values() for step in each]
-        effective = {each for each in steps if (each.row, each.attempt) not in self.notebook.quiet}
-        joined = _joined(taken, {each.row for each in effective})
-        message = ClosureResults(joined, [], [0.0] * len(PHASES), results)
+        effective, told = set[StepAttempt](), dict[int, int]()
+        for several in done.values():
+            quiet = {each for each in several if (each.row, each.attempt) in self.notebook.quiet}
+            told |= told_of({each.row: each not in quiet for each in several})
+            effective |= set(several) - quiet
+        message = ClosureResults(joined(taken, told), [], [0.0] * len(PHASES), results)
         self._line.send(partial(self.notebook.heard, self, message, effective))
 
 

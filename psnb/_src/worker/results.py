@@ -12,7 +12,7 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping, Sized
 from contextlib import suppress
 
 from psnb._src.protocol.messages import (
@@ -187,8 +187,10 @@ class _Held:
         """Return all of it; may run what users have written."""
         together = [float(sum(each)) for each in zip(*self.phases, strict=True)]
         results = [result for closure, each in self.steps.items() for result in each.of(closure)]
-        effective = {number for each in self.steps.values() for number in each.effective}
-        taken = _joined(self.taken, effective) if effective else self.taken
+        told: dict[int, int] = {}
+        for each in self.steps.values():
+            told |= told_of(each.wrote)
+        taken = joined(self.taken, told) if told else self.taken
         return ClosureResults(taken, self.reports, together, results + self.last)
 
 
@@ -199,10 +201,7 @@ class _StepsDone:
     """
 
     def __init__(self) -> None:
-        self._count = 0
-        # Of those that wrote: what the others took is used when the notebook has heard of them, and
-        # not if it has given up their closure before.
-        self.effective: list[int] = []
+        self.wrote: dict[int, bool] = {}  # by number, whether they wrote something
         self.ended = False  # no more of them come
         self._seconds, self._pushed = 0.0, False
         self._staleness: list[int] = []
@@ -210,9 +209,7 @@ class _StepsDone:
         self._reports: list[tuple[ReportedStates, bytes]] = []  # and each packed
 
     def add(self, attempt: StepAttempt) -> None:
-        self._count += 1
-        if attempt.updates:
-            self.effective.append(attempt.assignment.number)
+        self.wrote[attempt.assignment.number] = bool(attempt.updates)
         self._seconds += sum(attempt.clock.seconds)
         self._pushed |= attempt.updates.pushed
         if attempt.staleness is not None:
@@ -225,7 +222,7 @@ class _StepsDone:
     def of(self, closure: int) -> list[ClosureResult]:
         """Return it as results of the closure; may run what users have written."""
         apart, front = self._reported()
-        done = closure, self._count, self.ended, True, front, self._values
+        done = closure, len(self.wrote), self.ended, True, front, self._values
         result = ClosureResult(*done, self._seconds, self._pushed, self._staleness)
         rest = (), 0.0, False, ()
         return [*(ClosureResult(closure, 0, False, True, each, *rest) for each in apart), result]
@@ -244,12 +241,22 @@ class _StepsDone:
             return packed, b""
 
 
-def _joined(taken: list[Taken], effective: set[int]) -> list[Taken]:
-    """Join what steps have taken side by side, of those that have had their effect."""
+def told_of(wrote: Mapping[int, bool]) -> dict[int, int]:
+    """Return in whose name the notebook hears what steps of a closure have taken, by number.
+
+    What those took that wrote nothing is used if the notebook counts them, all or none of them: it
+    may have given up their closure before. So it hears of that in the name of the last of them.
+    """
+    quiet = [number for number, wrote_any in wrote.items() if not wrote_any]
+    return dict.fromkeys(wrote, EFFECTIVE) | dict.fromkeys(quiet, max(quiet, default=0))
+
+
+def joined(taken: list[Taken], told: Mapping[int, int]) -> list[Taken]:
+    """Join what steps have taken side by side in one name."""
     found: list[Taken] = []
     for each in taken:
-        if each.closure in effective:
-            each = each._replace(closure=EFFECTIVE)
+        if each.closure in told:
+            each = each._replace(closure=told[each.closure])
             last = found[-1] if found else None
             if last and not last.ended and (*last[:3], last.at + last.size) == each[:4]:
                 each = each._replace(at=last.at, size=last.size + each.size)
