@@ -78,6 +78,8 @@ class Episode:
         self._tells = Random(seed) if tells else None
         self._reads = Random(seed) if reads else None
         self._long = Random(seed) if long else None
+        # A short one that waits ends long ones, which then do few steps.
+        self._lengths = (1, 5, 8, 8, 8) if reads else (1, 2, 5)
         self._death = Takeover(seed, self.notebook) if dies else None
         self._name = f"seed {seed}, {mode}, replicas={replicas}, careful={careful}"
 
@@ -133,10 +135,10 @@ class Episode:
             notebook.do(notebook.feed)
         elif choice < 0.20:
             notebook.do(notebook.round)
-        elif choice < 0.23 and notebook.rows.next < ROOM - 5:
+        elif choice < 0.23 and notebook.rows.next < ROOM - max(self._lengths):
             self._raise()
             if not notebook.queue.failing():
-                notebook.put(self._long.choice((1, 2, 5)) if self._long is not None else 1)
+                notebook.put(1 if self._long is None else self._long.choice(self._lengths))
         elif choice < 0.235:
             self._hurt_a_worker()
         elif choice < 0.240:
@@ -377,7 +379,7 @@ def episode(seed: int) -> Episode:
         careful=careful,
         cancels=reads and mode != "geo" and seed % 8 in (1, 2),
         tells=seed % 7 in (1, 3, 4, 5),
-        dies=seed % 7 in (3, 4),
+        dies=seed % 7 in ((2, 3, 4, 5) if mode == "sync" else (3, 4)),
         long=mode == "async" and (seed % 5 in (3, 4) or (reads and seed % 5 != 0)),
         reads=reads,
     )

@@ -140,7 +140,11 @@ class Reader:
             self._begin(lease, True)
 
     def _begin(self, lease: Lease, answer: object) -> None:
-        assert answer is True
+        if answer is not True:
+            # Its closure was cancelled, and the next one of the slot has leased that meanwhile.
+            assert self._waiting[0][0].number in self._worker.notebook.leases._over
+            self._leased(None)
+            return
         self._asking = False
         self._lease = _OpenLease(lease.number, lease.split, lease.state or 0, lease.count)
         self._go_on()

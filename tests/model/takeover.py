@@ -12,6 +12,7 @@ import numpy as np
 
 from psnb._src.client.commit import ask, recover_orphans
 from psnb._src.coordinator.scheduling.work import Work
+from psnb._src.server.operations import EndRound
 from psnb._src.server.server import Host
 from psnb._src.server.tables.operations import OnTable, ReadValues
 from psnb.errors import ServerUnresponsiveError
@@ -38,6 +39,9 @@ class Takeover:
 
     def __init__(self, seed: int, notebook: Notebook) -> None:
         self._random, self._notebook = Random(seed), notebook
+        # Whether it dies when it has sent the end of a round, and another one comes at once: what
+        # the first has sent may arrive later than what that one asks.
+        self._at_once = seed % 4 == 3
 
     def due(self) -> bool:
         """Return whether it dies now: mostly while shards end a round, or some of them have."""
@@ -45,13 +49,16 @@ class Takeover:
         if notebook.recovering or notebook.unmade or notebook.frozen:
             return False
         chance = 0.3 if self._halfway() else 0.03 if self._round() is not None else 0.0003
+        if self._at_once and self._sent():
+            chance = 1.0
         return self._random.random() < chance
 
     def run(self) -> None:
         """Die, let shards move, take over; assert that nothing is done by halves."""
         world, notebook = self._notebook.world, self._notebook
         world.counts["rounds left halfway" if self._halfway() else "notebooks died"] += 1
-        steps = self._random.choice([300, 1000] if self._halfway() else [0, 10, 100])
+        later = self._halfway() and not self._at_once
+        steps = self._random.choice([300, 1000] if later else [0, 10, 100])
         notebook.die(self._random)
         self._go_on(steps)
         world.faults = False
@@ -73,6 +80,13 @@ class Takeover:
     def _round(self) -> int | None:
         """Return the round of which the end is begun, and not heard of."""
         return next((n for n in self._notebook.ending if n not in self._notebook.rounds), None)
+
+    def _sent(self) -> bool:
+        """Whether the end of a round is under way."""
+        return any(
+            isinstance(each._request.operation, EndRound) and not each.done
+            for each in self._notebook.world.pending
+        )
 
     def _halfway(self) -> bool:
         number = self._round()
