@@ -20,7 +20,7 @@ import psnb
 from psnb._src.client.requests import Request
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import CommitParts
-from psnb._src.server.tables.operations import AddValues, OnTable
+from psnb._src.server.tables.operations import AddValues, on_table
 
 CLOSURES, TURNS = 200, 7
 SIZES = {"8 bytes": 1, "1 MB": 131_072}
@@ -44,7 +44,7 @@ def rates(
         for variable in (first, second):
             (to,) = variable._shards.parts
             commit = Commit(f"process {uuid.uuid4().hex}", 0, shards=(to.shard,))
-            parts = {to.shard.number: Part([OnTable(to.table, AddValues(one.copy()))])}
+            parts = {to.shard.number: Part([on_table(to.table, AddValues(one.copy()))])}
             requests.append(Request(to.shard, CommitParts(commit, parts)))
         first._shards.server_client.call(requests)
 

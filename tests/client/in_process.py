@@ -23,7 +23,12 @@ from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.server import Host
 from psnb._src.server.tables.admission import Admission, Always
 from psnb._src.server.tables.initializers import Uniform
-from psnb._src.server.tables.operations import FetchRows, LookUpRows, OnTable, ShardOperation
+from psnb._src.server.tables.operations import (
+    FetchRows,
+    LookUpRows,
+    OnTables,
+    ShardOperation,
+)
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sharding import FixedShards, row_ranges
 from tests.server.pair import now
@@ -99,7 +104,7 @@ class InProcess:
 def asked_ids(transport: InProcess) -> list[np.ndarray]:
     """Return the ids of each request for rows."""
     operations = [request.operation for request in transport.carried]
-    of_tables = [each.operation for each in operations if isinstance(each, OnTable)]
+    of_tables = [each.operation for each in operations if isinstance(each, OnTables)]
     return [each.ids for each in of_tables if isinstance(each, LookUpRows | FetchRows)]
 
 

@@ -29,10 +29,10 @@ from psnb._src.server.messages import ServerRequest
 from psnb._src.server.operations import CountTraffic, OnShard
 from psnb._src.server.tables.operations import (
     AddValues,
-    OnTable,
     ReadValues,
     ShardOperation,
     SkipUpdates,
+    on_table,
 )
 from psnb._src.transport.stream import MessageStream
 from psnb.errors import (
@@ -74,7 +74,7 @@ def test_results_come_in_the_order_of_the_requests(strategy: psnb.ParameterServe
     for i, name in enumerate(names):
         strategy.variable(float(i), name=name)
     requests = [
-        Request(p._shards.tables[0][0], OnTable(name, ReadValues()))
+        Request(p._shards.tables[0][0], on_table(name, ReadValues()))
         for name, p in strategy.parameters.items()
     ]
     places = strategy._core.layout.placements
@@ -222,14 +222,14 @@ def test_error_of_the_server_reaches_the_caller_as_it_is(
     with pytest.raises(InternalError, match="has no operation ShardOperation"):
         strategy._core.server_client.call([request(strategy, UNKNOWN)])
     with pytest.raises(ConfigurationError, match="holds no 'nothing'"):
-        strategy._core.server_client.call([request(strategy, OnTable("nothing", ReadValues()))])
+        strategy._core.server_client.call([request(strategy, on_table("nothing", ReadValues()))])
 
 
 def test_bug_in_an_operation_is_an_internal_error_that_says_where(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
     v = strategy.variable([1.0, 2.0], name="v")
-    wrong = Request(v._shards.parts[0].shard, OnTable("v", SkipUpdates("two")))  # type: ignore[arg-type]
+    wrong = Request(v._shards.parts[0].shard, on_table("v", SkipUpdates("two")))  # type: ignore[arg-type]
     with pytest.raises(InternalError, match=r"SkipUpdates of 'v' on .*TypeError"):
         strategy._core.server_client.call([wrong])
     assert v.read().tolist() == [1, 2]
@@ -239,7 +239,7 @@ def test_one_failed_request_leaves_the_connection_in_order(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
     v = strategy.variable(7.0, name="v")
-    good = Request(v._shards.parts[0].shard, OnTable("v", ReadValues()))
+    good = Request(v._shards.parts[0].shard, on_table("v", ReadValues()))
     with pytest.raises(InternalError):
         strategy._core.server_client.call([good, request(strategy, UNKNOWN), good])
     assert v.read() == 7
@@ -317,7 +317,7 @@ def test_a_commit_that_no_thread_waits_for_is_undecided_when_its_transport_is_cl
     transport, told = CommServerClient(running, ConnectionPool(), nowhere()), queue.SimpleQueue()
     transport.close()
     shard = ShardId("s", 0)
-    parts = {shard: Part([OnTable("v", SkipUpdates(1))])}
+    parts = {shard: Part([on_table("v", SkipUpdates(1))])}
     transport.commit_soon(Commit("a", 1, shards=(shard,)), parts, told.put)
     assert isinstance(told.get(timeout=10), UndecidedError)
 
@@ -333,7 +333,7 @@ def test_arrays_of_a_commit_that_no_thread_waits_for_are_free_when_it_has_ended(
 
     def begin() -> weakref.ref[np.ndarray]:
         given = np.ones(100_000)
-        part = Part([OnTable("v", AddValues(given))])
+        part = Part([on_table("v", AddValues(given))])
         transport.commit_soon(Commit("w", 1, shards=(shard,)), {shard: part}, told.put)
         return weakref.ref(given)
 
@@ -365,7 +365,7 @@ def test_a_commit_that_may_wait_is_held_back_until_something_is_sent(
     strategy: psnb.ParameterServerStrategy, sent_by: str
 ) -> None:
     variable, shard, server, transport = connected(strategy)
-    told, part = queue.SimpleQueue[Any](), Part([OnTable("v", AddValues(np.ones(1)))])
+    told, part = queue.SimpleQueue[Any](), Part([on_table("v", AddValues(np.ones(1)))])
     transport.commit_soon(Commit("w", 1, shards=(shard,)), {shard: part}, told.put, later=True)
     connection = transport._open[server.address]
     wait_until(lambda: connection.stream._waiting, "it is held back")  # type: ignore[attr-defined]
@@ -427,7 +427,7 @@ def test_the_answer_to_a_commit_goes_with_that_to_the_next_request(
     cluster: Client, strategy: psnb.ParameterServerStrategy
 ) -> None:
     variable, shard, server, transport = connected(strategy)
-    told, part = queue.SimpleQueue[Any](), Part([OnTable("v", AddValues(np.ones(1)))])
+    told, part = queue.SimpleQueue[Any](), Part([on_table("v", AddValues(np.ones(1)))])
     with counted_answers(cluster, server.address) as counts:
         commit = Commit("w", 1, shards=(shard,))
         transport.commit_soon(commit, {shard: part}, told.put, later=True)

@@ -14,7 +14,7 @@ from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import APART, ApplyCommit, CommitParts, GiveUpCommit, PreparePart
-from psnb._src.server.tables.operations import AddValues, OnTable
+from psnb._src.server.tables.operations import AddValues, on_table
 from psnb.errors import (
     ClosureCancelledError,
     ConfigurationError,
@@ -25,7 +25,7 @@ from psnb.errors import (
 )
 
 A, B = ShardId("s", 0), ShardId("s", 1)
-PARTS = {each: Part([OnTable("v", AddValues(np.ones(1)))]) for each in (A, B)}
+PARTS = {each: Part([on_table("v", AddValues(np.ones(1)))]) for each in (A, B)}
 LOST, UNRESPONSIVE, WRONG = (
     ServerLostError("gone"),
     ServerUnresponsiveError("unresponsive"),

@@ -16,11 +16,11 @@ from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.messages import Done, Failed
 from psnb._src.server.operations import APART, ApplyCommit, CommitParts, PreparePart
-from psnb._src.server.tables.operations import AddValues, OnTable
+from psnb._src.server.tables.operations import AddValues, on_table
 from psnb.errors import ConfigurationError, CoordinatorClosedError, ServerUnresponsiveError
 
 SHARDS = ShardId("s", 0), ShardId("s", 1)
-PARTS = {each: Part([OnTable("v", AddValues(np.ones(1)))]) for each in SHARDS}
+PARTS = {each: Part([on_table("v", AddValues(np.ones(1)))]) for each in SHARDS}
 
 
 class InFlight(CommServerClient):

@@ -8,20 +8,20 @@ from psnb._src.client.requests import Request, lost, unresponsive
 from psnb._src.placement.layout import ServerAddress, ShardId
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import CommitParts, CountTraffic, MeasureTables, PreparePart
-from psnb._src.server.tables.operations import OnTable, ReadValues, ShardOperation
+from psnb._src.server.tables.operations import ReadValues, ShardOperation, on_table
 
 SHARD = ShardId("s", 3)
 COMMIT = Commit("writer", 1, 0)
 PARTS = {
-    0: Part([OnTable("users", ReadValues())]),
-    3: Part([OnTable("w", ReadValues()), OnTable("users", ReadValues())]),
+    0: Part([on_table("users", ReadValues())]),
+    3: Part([on_table("w", ReadValues()), on_table("users", ReadValues())]),
 }
 
 
 @pytest.mark.parametrize(
     ("operation", "named"),
     [
-        (OnTable("w", ReadValues()), "'w'"),
+        (on_table("w", ReadValues()), "'w'"),
         (PreparePart(COMMIT, PARTS[0]), "'users'"),
         (CommitParts(COMMIT, PARTS), "'users', 'w'"),
         (MeasureTables(), "the parameters"),

@@ -14,7 +14,12 @@ import pytest
 import psnb
 from psnb._src.client.comm_client import PATIENCE
 from psnb._src.client.requests import Request
-from psnb._src.server.tables.operations import AssignValues, GatherRows, OnTable, ReadValues
+from psnb._src.server.tables.operations import (
+    AssignValues,
+    GatherRows,
+    ReadValues,
+    on_table,
+)
 from psnb.errors import SerializationError
 from tests.transport.test_stream import Unreadable
 
@@ -47,7 +52,7 @@ def test_a_request_that_the_server_cannot_unpickle_is_the_callers(
     strategy: psnb.ParameterServerStrategy, operation: type[GatherRows | AssignValues]
 ) -> None:
     v = strategy.variable([1.0, 2.0], name="v")
-    request = Request(v._shards.parts[0].shard, OnTable("v", operation(Unreadable())))
+    request = Request(v._shards.parts[0].shard, on_table("v", operation(Unreadable())))
     with (
         at_once(),
         pytest.raises(SerializationError, match=rf"{operation.__name__} of 'v'.*{MISSING}"),
@@ -61,10 +66,10 @@ def test_other_calls_on_that_connection_fail_with_it_and_do_not_wait(
 ) -> None:
     v = strategy.variable([1.0, 2.0], name="v")
     server = v._shards.parts[0].shard
-    ok = Request(server, OnTable("v", ReadValues()))
+    ok = Request(server, on_table("v", ReadValues()))
     with at_once(), pytest.raises(SerializationError, match=MISSING):
         strategy._core.server_client.call(
-            [Request(server, OnTable("v", GatherRows(Unreadable()))), ok]
+            [Request(server, on_table("v", GatherRows(Unreadable()))), ok]
         )
     assert strategy._core.server_client.call([ok])[0].tolist() == [1, 2]
 

@@ -15,10 +15,11 @@ from psnb._src.server.optimizers import Adagrad, Adam
 from psnb._src.server.tables import operations
 from psnb._src.server.tables.operations import (
     ClearTable,
-    OnTable,
+    OnTables,
     Operation,
     PutSegment,
     ShardOperation,
+    on_table,
 )
 from psnb.errors import ServerLostError
 from tests.client.in_process import InProcess, embedding, variable
@@ -33,7 +34,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def carried(transport: InProcess, kind: type[Operation]) -> int:
     found = [request.operation for request in transport.carried]
-    whole = [each.operation if isinstance(each, OnTable) else each for each in found]
+    whole = [each.operation if isinstance(each, OnTables) else each for each in found]
     return sum(isinstance(each, kind) for each in whole)
 
 
@@ -98,7 +99,7 @@ class Disturbed(InProcess):
         return super().attempt(requests, seen)
 
 
-@pytest.mark.parametrize("asked", [lambda _: OnTable("e", ClearTable()), ReleaseSnapshot])
+@pytest.mark.parametrize("asked", [lambda _: on_table("e", ClearTable()), ReleaseSnapshot])
 def test_what_is_cleared_or_given_up_while_it_is_read_is_read(
     asked: Callable[[str], ShardOperation],
 ) -> None:

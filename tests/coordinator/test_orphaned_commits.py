@@ -25,7 +25,12 @@ from psnb._src.server.operations import (
 )
 from psnb._src.server.optimizers import SGD
 from psnb._src.server.shard import ParameterShard
-from psnb._src.server.tables.operations import OnTable, PushGradient, ReadValues, ShardOperation
+from psnb._src.server.tables.operations import (
+    PushGradient,
+    ReadValues,
+    ShardOperation,
+    on_table,
+)
 from psnb._src.server.transfer import Transfer
 from psnb.errors import (
     ClosureCancelledError,
@@ -38,7 +43,7 @@ from psnb.errors import (
 SHARDS = A, B, C = tuple(ShardId("s", number) for number in range(3))
 COMMIT = Commit("w", 7, shards=(A, B))
 ONES = np.ones(2, np.float32)
-PUSH = OnTable("v", PushGradient(-ONES))
+PUSH = on_table("v", PushGradient(-ONES))
 WRITES = Part([PUSH])
 
 
@@ -86,7 +91,7 @@ class World:
 
     def value(self, shard: ShardId) -> float:
         """Return the one number that a variable has in all its places."""
-        (value,) = set(self.shards[shard].run(OnTable("v", ReadValues())).tolist())
+        (value,) = set(self.shards[shard].run(on_table("v", ReadValues())).tolist())
         return float(value)
 
 

@@ -14,7 +14,7 @@ from psnb._src.client.commit import ask, recover_orphans
 from psnb._src.coordinator.scheduling.work import Work
 from psnb._src.server.operations import EndRound
 from psnb._src.server.server import Host
-from psnb._src.server.tables.operations import OnTable, ReadValues
+from psnb._src.server.tables.operations import ReadValues, on_table
 from psnb.errors import ServerUnresponsiveError
 from tests.coordinator.queues import commit_of
 from tests.model.notebook import Notebook
@@ -162,5 +162,5 @@ class Takeover:
 
 def contents(host: Host, index: int) -> np.ndarray:
     """Return what the table of a shard holds."""
-    values: np.ndarray = host._hosted[index].shard.run(OnTable(TABLE, ReadValues()))
+    values: np.ndarray = host._hosted[index].shard.run(on_table(TABLE, ReadValues()))
     return values

@@ -29,7 +29,7 @@ from psnb._src.protocol.messages import (
     exchange_writer,
 )
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.tables.operations import AddRows, OnTable, PushGradient, ReadValues
+from psnb._src.server.tables.operations import AddRows, OnTables, PushGradient, ReadValues, on_table
 from psnb._src.utils.phases import PHASES
 from psnb._src.worker.reports import remembered
 from psnb._src.worker.results import joined, told_of
@@ -66,14 +66,14 @@ def code(attempt: int) -> int:
     return 1 + (attempt << 20)
 
 
-def write(row: int, attempt: int, *, pushed: bool) -> OnTable:
+def write(row: int, attempt: int, *, pushed: bool) -> OnTables:
     """Return what an attempt writes to a shard."""
     if pushed:
         gradient = np.zeros(ROOM)
         gradient[row] = -code(attempt)
-        return OnTable(TABLE, PushGradient(gradient))
+        return on_table(TABLE, PushGradient(gradient))
     rows, values = np.array([row]), np.array([float(code(attempt))])
-    return OnTable(TABLE, AddRows(rows, values))
+    return on_table(TABLE, AddRows(rows, values))
 
 
 class StepAttempt(NamedTuple):
@@ -164,7 +164,7 @@ class Worker(Process):
         def begin() -> None:
             if reader is not None and random.random() < _TOLD_SOON:
                 self.tell()
-            self.world.ask(self, [Request(chosen[0], OnTable(TABLE, ReadValues()))], read)
+            self.world.ask(self, [Request(chosen[0], on_table(TABLE, ReadValues()))], read)
 
         def read(outcomes: list[Any]) -> None:
             (values,) = outcomes
@@ -316,7 +316,7 @@ class Exchanging(Worker):
     def __init__(self, world: World, session: int, notebook: Notebook) -> None:
         super().__init__(world, session, notebook)
         self._numbers = CommitNumbers()
-        self._writes: dict[ShardId, list[OnTable]] = {}
+        self._writes: dict[ShardId, list[OnTables]] = {}
         self._closures: list[tuple[int, bytes | None]] = []
         self.sent: dict[int, set[int]] = {}  # by number, the closures of an exchange
 

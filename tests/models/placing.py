@@ -82,6 +82,7 @@ class InProcessStrategy(_Strategy):
         dtype: Any = np.float32,
         padding_idx: int | None = None,
         admission: Admission | None = None,
+        nonfinite: str = "refuse",
     ) -> Embedding:
         shards = self.transport.shards
         kind, start = np.dtype(dtype), as_initializer(initializer, name)
@@ -91,6 +92,7 @@ class InProcessStrategy(_Strategy):
             rows,
             kind,
             optimizer,
+            as_nonfinite(nonfinite, name),
             padding_idx=padding_idx,
             initializer=start,
             admission=admission or Always(),

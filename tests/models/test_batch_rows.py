@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.handles import shards_of
@@ -22,10 +23,14 @@ def table(strategy: InProcessStrategy, name: str = "e", **options: object) -> Em
     return strategy.embedding(name, 2, optimizer=SGD(1.0), **options)  # type: ignore[arg-type]
 
 
+def locate(rows: BatchRows, table: Embedding, *ids: ArrayLike) -> list[np.ndarray]:
+    return rows.locate({table: ids})[table]
+
+
 def test_positions_among_the_rows_of_distinct_ids_give_what_a_lookup_gives() -> None:
     e = table(InProcessStrategy())
     rows = BatchRows()
-    (position,) = rows.locate(e, IDS)
+    (position,) = locate(rows, e, IDS)
     _, found = rows.fetch()
     assert found[e].shape == (4, 2)
     np.testing.assert_array_equal(found[e][position], e.lookup(IDS))
@@ -34,9 +39,9 @@ def test_positions_among_the_rows_of_distinct_ids_give_what_a_lookup_gives() -> 
 def test_ids_that_come_later_get_the_next_positions_and_are_fetched_alone() -> None:
     e = table(InProcessStrategy())
     rows = BatchRows()
-    first, second = rows.locate(e, [1, 2, 1], [3, 2])
+    first, second = locate(rows, e, [1, 2, 1], [3, 2])
     _, found = rows.fetch()
-    (third,) = rows.locate(e, [2, 9, 1, 9])
+    (third,) = locate(rows, e, [2, 9, 1, 9])
     _, more = rows.fetch()
     assert [each.tolist() for each in (first, second, third)] == [[0, 1, 0], [2, 1], [1, 3, 0, 3]]
     assert more[e].shape == (1, 2)
@@ -50,7 +55,7 @@ def test_all_tables_and_variables_are_fetched_and_pushed_in_one_round_trip_each(
     v = strategy.variable(np.zeros(3), "v", SGD(1.0))
     rows = BatchRows()
     for each in tables:
-        rows.locate(each, IDS)
+        locate(rows, each, IDS)
     strategy.calls()
     values, found = rows.fetch([v])
     assert strategy.calls() == 1
@@ -68,10 +73,10 @@ def test_a_table_with_the_ids_of_another_has_its_positions_and_its_own_rows() ->
     strategy = InProcessStrategy()
     one, other = table(strategy), table(strategy, name="other")
     rows = BatchRows()
-    (first,) = rows.locate(one, IDS)
-    (second,) = rows.locate(other, IDS)
+    (first,) = locate(rows, one, IDS)
+    (second,) = locate(rows, other, IDS)
     np.testing.assert_array_equal(second, first)
-    (later,) = rows.locate(one, [10**6])  # what comes to one does not come to the other
+    (later,) = locate(rows, one, [10**6])  # what comes to one does not come to the other
     assert later.tolist() == [rows.counts()[other]]
     _, found = rows.fetch()
     np.testing.assert_array_equal(found[other][second], other.lookup(IDS))
@@ -84,8 +89,8 @@ def test_two_handles_of_a_table_are_one_update() -> None:
     _, arguments = shards_of(e).__reduce__()  # type: ignore[misc]
     other = Embedding(SparseShards(arguments[0], arguments[1], strategy.transport))
     rows = BatchRows()
-    assert rows.locate(e, [1])[0].tolist() == [0]
-    assert rows.locate(other, [4, 1])[0].tolist() == [1, 0]
+    assert locate(rows, e, [1])[0].tolist() == [0]
+    assert locate(rows, other, [4, 1])[0].tolist() == [1, 0]
     assert len(rows.fetch()[1]) == 1
     before = np.array(e.lookup([1, 4]))
     rows.push({other: np.array([[1, 1], [2, 2]], np.float32)})
@@ -95,7 +100,7 @@ def test_two_handles_of_a_table_are_one_update() -> None:
 def test_padding_gives_zeros_and_takes_no_gradient() -> None:
     e = table(InProcessStrategy(), rows=10, padding_idx=3)
     rows = BatchRows()
-    (position,) = rows.locate(e, [3, 4, 3])
+    (position,) = locate(rows, e, [3, 4, 3])
     _, found = rows.fetch()
     assert found[e][position][[0, 2]].tolist() == [[0, 0], [0, 0]]
     before = np.array(e.lookup([4]))
@@ -107,7 +112,7 @@ def test_padding_gives_zeros_and_takes_no_gradient() -> None:
 def test_gradients_of_padded_rows_are_left_out() -> None:
     e = table(InProcessStrategy())
     rows = BatchRows()
-    rows.locate(e, [5])
+    locate(rows, e, [5])
     rows.fetch()
     before = np.array(e.lookup([5]))
     rows.push({e: np.array([[1, 1], [np.nan, 0], [7, 7]], np.float32)})
@@ -119,7 +124,7 @@ def test_finite_gradients_of_a_loss_that_is_not_are_refused(loss: float) -> None
     strategy = InProcessStrategy()
     e, v = table(strategy), strategy.variable(np.zeros(3), "v", SGD(1.0))
     rows = BatchRows()
-    rows.locate(e, [5])
+    locate(rows, e, [5])
     rows.fetch()
     before = np.array(e.lookup([5]))
     with pytest.raises(InvalidArrayError, match=f"the loss is {loss}, so nothing"):
@@ -137,7 +142,7 @@ def test_parameters_that_all_take_what_is_not_finite_take_its_gradients() -> Non
 def test_a_batch_for_evaluation_makes_no_rows() -> None:
     e = table(InProcessStrategy())
     rows = BatchRows(training=False)
-    rows.locate(e, IDS)
+    locate(rows, e, IDS)
     rows.fetch()
     assert e.statistics().rows == 0
 
@@ -153,7 +158,7 @@ def test_what_is_no_id_is_refused_before_anything_is_asked(
     e = table(strategy, rows=10)
     strategy.calls()
     with pytest.raises(error, match="'e'"):
-        BatchRows().locate(e, ids)
+        locate(BatchRows(), e, ids)
     assert strategy.calls() == 0
 
 

@@ -21,7 +21,7 @@ from psnb._src.server.operations import CreateTable, FollowPlacements, HostShard
 from psnb._src.server.replication import Opening
 from psnb._src.server.server import Host
 from psnb._src.server.shard import ParameterShard
-from psnb._src.server.tables.operations import OnTable, ShardOperation
+from psnb._src.server.tables.operations import OnTables, ShardOperation
 from tests.server.pair import Wire, following, now, result
 from tests.server.standby import NO_THREADS
 
@@ -127,7 +127,7 @@ class Servers:
         return found
 
     def commit(
-        self, writes: Sequence[OnTable], sync_round: int | None = None, together: bool = True
+        self, writes: Sequence[OnTables], sync_round: int | None = None, together: bool = True
     ) -> int:
         """Commit the same writes to all shards; return the number of the commit."""
         shards = tuple(ShardId("s", index) for index in range(len(self.placements)))

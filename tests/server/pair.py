@@ -31,12 +31,13 @@ from psnb._src.server.shard import ParameterShard
 from psnb._src.server.tables.admission import CountFilter
 from psnb._src.server.tables.initializers import Constant
 from psnb._src.server.tables.operations import (
-    OnTable,
+    OnTables,
     Operation,
     PushGradient,
     PushRows,
     ReadValues,
     ShardOperation,
+    on_table,
 )
 from psnb._src.server.tables.row_use import CtrAccessor
 from tests.server.standby import THREADS
@@ -144,7 +145,7 @@ class Pair:
     def do(self, operation: ShardOperation, host: str = "a") -> Any:
         return result(self.send(host, operation))
 
-    def commit(self, *writes: OnTable, number: int = -1, host: str = "a") -> list[ServerAnswer]:
+    def commit(self, *writes: OnTables, number: int = -1, host: str = "a") -> list[ServerAnswer]:
         if number < 0:
             number, self.commits = self.commits, self.commits + 1
         return self.send(host, CommitParts(Commit("w", number), {0: Part(writes)}))
@@ -227,13 +228,13 @@ def plain(creation: CreateTable, contained: Any) -> Any:
     return repr(creation), lists
 
 
-def push(name: str = "v") -> OnTable:
-    return OnTable(name, PushGradient(-ONES))
+def push(name: str = "v") -> OnTables:
+    return on_table(name, PushGradient(-ONES))
 
 
-def push_rows(*ids: int) -> OnTable:
+def push_rows(*ids: int) -> OnTables:
     gradients = np.full((len(ids), 2), 0.5, np.float32)
-    return OnTable("e", PushRows(np.array(ids, np.uint64), gradients))
+    return on_table("e", PushRows(np.array(ids, np.uint64), gradients))
 
 
 def results(answers: list[ServerAnswer]) -> list[Any]:
@@ -246,4 +247,4 @@ def moved(answers: list[ServerAnswer]) -> bool:
     return [type(each) for each in answers] == [Moved]
 
 
-READ = OnTable("v", ReadValues())
+READ = on_table("v", ReadValues())

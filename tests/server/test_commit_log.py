@@ -29,18 +29,19 @@ from psnb._src.server.tables.operations import (
     AddValues,
     ClearTable,
     LookUpRows,
-    OnTable,
+    OnTables,
     PushGradient,
     PushRows,
     ReadValues,
     TuneOptimizer,
+    on_table,
 )
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.utils.range_set import Bounds
 from tests.server.writes import push
 
 ONES = np.ones(2, np.float32)
-PUSH = OnTable("v", PushGradient(-ONES))
+PUSH = on_table("v", PushGradient(-ONES))
 
 
 def shard() -> ParameterShard:
@@ -54,7 +55,7 @@ def commit(number: int = 0, attempt: int = 1, settled: Bounds = (), **more: Any)
 
 
 def do(
-    to: ParameterShard, step: str, which: Commit, *writes: OnTable, decided: bool = False
+    to: ParameterShard, step: str, which: Commit, *writes: OnTables, decided: bool = False
 ) -> Any:
     """Take one step with a commit that pushes, or has other writes."""
     match step:
@@ -82,7 +83,7 @@ def refused(to: ParameterShard, operation: str, which: Commit) -> bool:
 
 
 def value(of: ParameterShard) -> float:
-    return float(of.run(OnTable("v", ReadValues()))[0])
+    return float(of.run(on_table("v", ReadValues()))[0])
 
 
 def test_what_is_held_is_not_applied() -> None:
@@ -356,7 +357,7 @@ def test_a_process_that_goes_on_writing_is_remembered() -> None:
 
 def test_a_commit_to_a_table_that_is_not_there_changes_nothing_and_may_come_again() -> None:
     made = shard()
-    gone = OnTable("gone", PushGradient(-ONES))
+    gone = on_table("gone", PushGradient(-ONES))
     for step in ("prepare", "commit"):
         with pytest.raises(errors.ConfigurationError, match="'gone'"):
             do(made, step, commit(1), PUSH, gone)
@@ -368,7 +369,7 @@ def test_a_commit_to_a_table_that_is_not_there_changes_nothing_and_may_come_agai
 def test_a_table_that_is_dropped_while_a_commit_is_held_takes_its_part_with_it() -> None:
     made = shard()
     made.run(CreateDense("w", 0 * ONES, None))
-    do(made, "prepare", commit(), OnTable("w", AddValues(ONES)), PUSH)
+    do(made, "prepare", commit(), on_table("w", AddValues(ONES)), PUSH)
     made.run(DropTable("w"))
     do(made, "apply", commit())
     assert value(made) == 1
@@ -379,7 +380,7 @@ def test_a_commit_makes_no_reads_nor_loads(step: str) -> None:
     made = shard()
     for operation in (ReadValues(), ClearTable(), TuneOptimizer({})):
         with pytest.raises(errors.InternalError, match=f"{operation}"):
-            do(made, step, commit(1), OnTable("v", operation))
+            do(made, step, commit(1), on_table("v", operation))
 
 
 def test_a_log_travels_with_what_it_holds() -> None:
@@ -404,15 +405,15 @@ def test_a_preview_of_a_dense_table_shows_writes_and_makes_none() -> None:
 
 def test_a_preview_of_an_embedding_shows_writes_and_makes_none() -> None:
     table = SparseTable("t", 2, None, 0, 1, "float32", Constant(5.0), 0, Adagrad(1.0))
-    known, new = np.array([1, 2], np.uint64), np.array([2, 2, 3], np.uint64)
+    known, new = np.array([1, 2], np.uint64), np.array([2, 3], np.uint64)
     push(table, known, np.ones((2, 2), np.float32))
     before = table.lookup(known)
-    writes = [PushRows(new, np.ones((3, 2), np.float32))]
+    writes = [PushRows(new, np.ones((2, 2), np.float32))]
     ids = np.array([1, 2, 3], np.uint64)
     shown = table.preview(writes, LookUpRows(ids))
     np.testing.assert_array_equal(table.lookup(known), before)
     np.testing.assert_array_equal(table.lookup(ids)[2], [5, 5])
-    push(table, new, np.ones((3, 2), np.float32))
+    push(table, new, np.ones((2, 2), np.float32))
     np.testing.assert_array_equal(table.lookup(ids), shown)
 
 

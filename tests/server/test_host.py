@@ -30,7 +30,7 @@ from psnb._src.server.operations import (
 )
 from psnb._src.server.optimizers import SGD
 from psnb._src.server.tables.dense import DenseTable
-from psnb._src.server.tables.operations import OnTable, PushGradient, PutSegment
+from psnb._src.server.tables.operations import PushGradient, PutSegment, on_table
 from psnb._src.server.tables.sparse import SparseTable
 from psnb.errors import ConfigurationError, InternalError
 from tests.server.pair import (
@@ -333,7 +333,7 @@ def test_a_change_that_failed_half_way_through_a_bug_breaks_the_copies() -> None
     pair = Pair()
     pair.fill()
     with pytest.raises(InternalError):
-        pair.do(OnTable("e", PutSegment(None)))  # type: ignore[arg-type]
+        pair.do(on_table("e", PutSegment(None)))  # type: ignore[arg-type]
     assert pair.copied() is ReplicaState.BROKEN
 
 
@@ -348,7 +348,7 @@ def test_a_change_that_is_refused_does_not() -> None:
 def test_what_was_refused_is_not_kept() -> None:
     pair, gradient = Pair(), ONES.copy()
     kept = weakref.ref(gradient)
-    pair.send("a", OnTable("gone", PushGradient(gradient)))
+    pair.send("a", on_table("gone", PushGradient(gradient)))
     del gradient
     gc.collect()
     assert kept() is None

@@ -132,6 +132,13 @@ def test_hash_of_distinct_ids_is_distinct() -> None:
     assert np.unique(out).size == np.unique(ids).size
 
 
+def take(values: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+    place = np.zeros(kernels.PLACE, np.int64)
+    place[kernels.VALUES] = kernels.address(values)
+    offsets = kernels.read_only(np.array([0, rows.size]))
+    kernels.take_rows(np.array([kernels.address(place)]), offsets, rows, out)
+
+
 @pytest.mark.parametrize("dim", [1, 3, 16, 40, 500])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 200])
@@ -139,13 +146,13 @@ def test_rows_are_taken_and_missing_ones_are_zeros(count: int, dtype: str, dim: 
     rng = np.random.default_rng(count)
     values, rows = rng.normal(size=(50, dim)).astype(dtype), rng.integers(-1, 50, count)
     out = np.full((count, dim), np.nan, dtype)
-    kernels.take(kernels.read_only(values), rows, out)
+    take(values, rows, out)
     np.testing.assert_array_equal(out, np.where(rows[:, None] < 0, 0, values[rows]))
 
 
 def test_rows_of_an_empty_table_are_missing() -> None:
     out = np.full((3, 2), np.nan)
-    kernels.take(kernels.read_only(np.empty((0, 2))), np.full(3, -1), out)
+    take(np.empty((0, 2)), np.full(3, -1), out)
     assert not out.any()
 
 

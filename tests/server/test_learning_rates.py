@@ -12,11 +12,11 @@ from psnb._src.server.messages import Failed
 from psnb._src.server.operations import ApplyCommit, CommitParts, CreateDense, EndRound, PreparePart
 from psnb._src.server.schedules import PiecewiseConstant, Warmup
 from psnb._src.server.tables.operations import (
-    OnTable,
     Preview,
     PushGradient,
     ReadValues,
     TuneOptimizer,
+    on_table,
 )
 from tests.server.pair import ONES, Pair, push, push_rows, result, same
 
@@ -40,7 +40,7 @@ def failing_from_two(step: int) -> float:
 
 def tuned(pair: Pair, rate: Any, *tables: str) -> Pair:
     for table in tables:
-        pair.send("a", OnTable(table, TuneOptimizer({"learning_rate": rate})))
+        pair.send("a", on_table(table, TuneOptimizer({"learning_rate": rate})))
         pair.flow()
     asked.clear()
     return pair
@@ -187,7 +187,7 @@ def test_a_preview_that_fails_leaves_the_table_as_it_was() -> None:
     pair = tuned(Pair(), failing_from_two, "v")
     preview = Preview([PushGradient(-ONES)] * 3, ReadValues())
     with pytest.raises(ValueError, match="for step 2"):
-        pair.do(OnTable("v", preview))
+        pair.do(on_table("v", preview))
     assert pair.read("a") == [0, 0]
     assert step(pair, "v") == 0
 

@@ -34,7 +34,7 @@ from psnb._src.server.tables.operations import (
     LookUpRows,
     MergeRows,
     MergeValues,
-    OnTable,
+    OnTables,
     PushGradient,
     PushRows,
     PutRows,
@@ -42,6 +42,7 @@ from psnb._src.server.tables.operations import (
     ShrinkTable,
     SkipUpdates,
     TableWrite,
+    on_table,
 )
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sparse import SparseTable
@@ -97,23 +98,23 @@ COUNTS = np.ones(OLD + MORE, np.float32)
 OF_ROWS = ("values", "slot.first_moment", "slot.second_moment", "show", "click", "unseen_days")
 
 PUSHES = [
-    *(OnTable(name, PushRows(ids(), rows())) for name in SPARSE),
-    OnTable("counted", RecordUse(ids(), COUNTS, COUNTS)),
-    OnTable("v", PushGradient(GRADIENT)),
-    *[OnTable("v", BlendValues(np.full_like(GRADIENT, 0.5), GRADIENT))] * 2,
+    *(on_table(name, PushRows(ids(), rows())) for name in SPARSE),
+    on_table("counted", RecordUse(ids(), COUNTS, COUNTS)),
+    on_table("v", PushGradient(GRADIENT)),
+    *[on_table("v", BlendValues(np.full_like(GRADIENT, 0.5), GRADIENT))] * 2,
 ]
 """What a closure may write in all modes; in mode `Sync` it waits for the end of the round."""
 
 OTHERS = [
-    *(OnTable("v", each(GRADIENT)) for each in (AssignValues, AddValues)),
-    *(OnTable("v", each(*SOME)) for each in (AssignRows, AddRows)),
-    OnTable("v", SkipUpdates(1)),
-    *(OnTable(name, PutRows(ids(), rows())) for name in SPARSE),
+    *(on_table("v", each(GRADIENT)) for each in (AssignValues, AddValues)),
+    *(on_table("v", each(*SOME)) for each in (AssignRows, AddRows)),
+    on_table("v", SkipUpdates(1)),
+    *(on_table(name, PutRows(ids(), rows())) for name in SPARSE),
 ]
 LEARNED = [
-    *(OnTable(name, learned(name)) for name in SPARSE),
-    OnTable("v", MergeValues(GRADIENT, dict.fromkeys(Adam().slots, GRADIENT), 3, 0.5)),
-    OnTable("counted", EndDay()),
+    *(on_table(name, learned(name)) for name in SPARSE),
+    on_table("v", MergeValues(GRADIENT, dict.fromkeys(Adam().slots, GRADIENT), 3, 0.5)),
+    on_table("counted", EndDay()),
 ]
 """What mode `Geo` writes, and what happens at once."""
 
@@ -139,7 +140,7 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
 def servers(homes: str = "aa", *, copied: bool = False) -> Servers:
     """Return servers whose tables have the old ids."""
     found = Servers(homes, CREATIONS, copied=copied)
-    old = [OnTable(name, PushRows(ids(OLD), rows(OLD))) for name in SPARSE]
+    old = [on_table(name, PushRows(ids(OLD), rows(OLD))) for name in SPARSE]
     for _ in range(2):
         found.commit(old)
     return found
@@ -170,7 +171,7 @@ def all_work(found: Servers) -> None:
     """Look the ids up in all tables, and push to them."""
     for index in range(len(found.placements)):
         for name in SPARSE:
-            assert found.do(index, OnTable(name, LookUpRows(ids()))).shape == (OLD + MORE, DIM)
+            assert found.do(index, on_table(name, LookUpRows(ids()))).shape == (OLD + MORE, DIM)
     before = states(found)
     found.commit(PUSHES)
     assert all(one != other for one, other in zip(before, states(found), strict=True))
@@ -187,7 +188,7 @@ def copies_equal(found: Servers) -> None:
 @pytest.mark.parametrize(("homes", "copied"), SERVERS)
 @pytest.mark.parametrize("writes", WRITES.values(), ids=WRITES)
 def test_a_commit_without_memory_changes_all_tables_or_none(
-    allocator: Allocator, writes: list[OnTable], homes: str, copied: bool, only: bool
+    allocator: Allocator, writes: list[OnTables], homes: str, copied: bool, only: bool
 ) -> None:
     whole = servers(homes)
     whole.commit(writes)
@@ -303,7 +304,7 @@ def test_the_memory_of_a_commit_that_is_given_up_is_for_others_again() -> None:
     assert table.promised > 0
     del make
     assert (table.promises, table.promised) == (0, 0)
-    promise = Promise(table, 5)
+    promise = Promise([table], 5)
     promise.release()
     promise.release()
     assert (table.promises, table.promised) == (0, 0)
@@ -442,7 +443,7 @@ def test_a_table_without_memory_is_not_made(allocator: Allocator) -> None:
 @pytest.mark.parametrize("number", [0, 1, 255, 70_000, 1 << 40])
 def test_a_request_that_cannot_be_read_is_answered_by_its_number(number: int) -> None:
     buffers: list[pickle.PickleBuffer] = []
-    request = ServerRequest(number, "key", [OnShard(3, OnTable("e", PushRows(ids(), rows())))])
+    request = ServerRequest(number, "key", [OnShard(3, on_table("e", PushRows(ids(), rows())))])
     head = pickle.dumps(request.wire(), protocol=5, buffer_callback=buffers.append)
     assert number_in(head) == number
 

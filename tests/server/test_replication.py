@@ -21,13 +21,13 @@ from psnb._src.server.tables.operations import (
     EndDay,
     FinishTable,
     LookUpRows,
-    OnTable,
     PutRows,
     PutSegment,
     ReadValues,
     RecordUse,
     ShrinkTable,
     TuneOptimizer,
+    on_table,
 )
 from tests.server.pair import ONES, SPARSE, SYNCED, B, Pair, push, push_rows, same
 
@@ -102,7 +102,7 @@ def test_what_was_prepared_for_a_table_that_was_made_anew_is_written_to_no_copy(
     pair.flow()
     assert same(pair.shard("a"), pair.shard("b"))
     assert pair.read("a") == [3, 3]
-    assert pair.do(OnTable("w", ReadValues())).tolist() == [1, 1]
+    assert pair.do(on_table("w", ReadValues())).tolist() == [1, 1]
 
 
 @contextmanager
@@ -130,27 +130,27 @@ def take(pair: Pair, what: str, value: Any) -> None:
         case "apply":
             pair.send("a", ApplyCommit(Commit("h", value[0])))
         case "lookup":
-            pair.send("a", OnTable("e", LookUpRows(np.array(value, np.uint64))))
+            pair.send("a", on_table("e", LookUpRows(np.array(value, np.uint64))))
         case "day":
-            pair.commit(OnTable("e", EndDay()))
+            pair.commit(on_table("e", EndDay()))
         case "use":
             ones = np.ones(len(value), np.float32)
-            pair.commit(OnTable("e", RecordUse(np.array(value, np.uint64), ones, ones)))
+            pair.commit(on_table("e", RecordUse(np.array(value, np.uint64), ones, ones)))
         case "assign":
             ids = np.unique(np.array(value, np.uint64))
             rows = np.full((ids.size, 2), 7, np.float32)
-            pair.commit(OnTable("e", PutRows(ids, rows)))
+            pair.commit(on_table("e", PutRows(ids, rows)))
         case "shrink":
-            pair.send("a", OnTable("e", ShrinkTable(0.5, 1.0, forget_waiting=False)))
+            pair.send("a", on_table("e", ShrinkTable(0.5, 1.0, forget_waiting=False)))
         case "load":
-            pair.send("a", OnTable("e", ClearTable()))
+            pair.send("a", on_table("e", ClearTable()))
             rows = {"ids": np.array(value, np.uint64), **EMPTY_ROW}
             segment = {key: np.repeat(a, len(value) if a.size else 1, 0) for key, a in rows.items()}
             segment["ids"] = rows["ids"]
-            pair.send("a", OnTable("e", PutSegment(segment)))
-            pair.send("a", OnTable("e", FinishTable(TAIL)))
+            pair.send("a", on_table("e", PutSegment(segment)))
+            pair.send("a", on_table("e", FinishTable(TAIL)))
         case "tune":
-            pair.send("a", OnTable("v", TuneOptimizer({"learning_rate": value})))
+            pair.send("a", on_table("v", TuneOptimizer({"learning_rate": value})))
         case "again":
             pair.commit(push(), number=value)
         case "drop":

@@ -11,7 +11,7 @@ from psnb._src.server.optimizers import SGD
 from psnb._src.server.rounds import Rounds, square_norm
 from psnb._src.server.tables.dense import DenseTable
 from psnb._src.server.tables.initializers import Constant
-from psnb._src.server.tables.operations import OnTable, PushGradient, PushRows, RecordUse
+from psnb._src.server.tables.operations import OnTables, PushGradient, PushRows, RecordUse, on_table
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.server.tables.table import Table
@@ -30,24 +30,24 @@ class Kept:
             ),
         }
 
-    def collect(self, writer: str, number: int, writes: list[OnTable]) -> None:
-        reserved = [self.rounds.reserve(self.tables[each.table], each) for each in writes]
+    def collect(self, writer: str, number: int, writes: list[OnTables]) -> None:
+        reserved = [self.rounds.reserve(self.tables[each.tables[0]], each) for each in writes]
         self.rounds.collect(writer, number, reserved)
 
-    def averages(self, writer: str, closures: Sequence[int]) -> list[OnTable]:
+    def averages(self, writer: str, closures: Sequence[int]) -> list[OnTables]:
         found = self.rounds.averages(writer, closures, self.tables)
         return [each.write for each in found]
 
 
-def dense(*gradient: float) -> OnTable:
-    return OnTable("v", PushGradient(np.array(gradient)))
+def dense(*gradient: float) -> OnTables:
+    return on_table("v", PushGradient(np.array(gradient)))
 
 
-def sparse(ids: list[int], gradients: list[list[float]]) -> OnTable:
-    return OnTable("e", PushRows(np.array(ids, np.uint64), np.array(gradients)))
+def sparse(ids: list[int], gradients: list[list[float]]) -> OnTables:
+    return on_table("e", PushRows(np.array(ids, np.uint64), np.array(gradients)))
 
 
-def gradient(write: OnTable) -> list[float]:
+def gradient(write: OnTables) -> list[float]:
     assert isinstance(write.operation, PushGradient)
     found: list[float] = write.operation.gradient.tolist()
     return found
@@ -58,7 +58,7 @@ def test_gradients_are_divided_by_the_number_of_closures() -> None:
     kept.collect("a", 1, [dense(1.0, 2.0)])
     kept.collect("a", 0, [dense(3.0, 4.0), dense(1.0, 1.0)])
     (write,) = kept.averages("a", [0, 1])
-    assert (write.table, gradient(write)) == ("v", [2.5, 3.5])
+    assert (write.tables, gradient(write)) == (("v",), [2.5, 3.5])
 
 
 def test_gradients_of_equal_ids_are_summed_over_closures() -> None:
@@ -112,7 +112,7 @@ def test_the_order_of_arrival_does_not_matter_to_the_last_digit() -> None:
     for order in (range(9), reversed(range(9))):
         kept = Kept(dtype="f4")
         for commit in order:
-            kept.collect("a", commit, [OnTable("v", PushGradient(numbers[commit : commit + 1]))])
+            kept.collect("a", commit, [on_table("v", PushGradient(numbers[commit : commit + 1]))])
         (write,) = kept.averages("a", range(9))
         found.append(gradient(write))
     assert found[0] == found[1]
@@ -120,7 +120,7 @@ def test_the_order_of_arrival_does_not_matter_to_the_last_digit() -> None:
 
 def test_what_comes_beside_pushes_comes_after_them_as_it_was() -> None:
     kept = Kept()
-    record = OnTable("e", RecordUse(np.ones(1, np.uint64), np.ones(1, "f4"), np.ones(1, "f4")))
+    record = on_table("e", RecordUse(np.ones(1, np.uint64), np.ones(1, "f4"), np.ones(1, "f4")))
     kept.collect("a", 0, [record, sparse([1], [[6.0]])])
     found = kept.averages("a", [0])
     assert [type(write.operation) for write in found] == [PushRows, RecordUse]
@@ -129,7 +129,7 @@ def test_what_comes_beside_pushes_comes_after_them_as_it_was() -> None:
 def test_a_gradient_that_was_pushed_is_not_changed() -> None:
     kept, ones = Kept(2), np.ones(2)
     ones.flags.writeable = False
-    kept.collect("a", 0, [OnTable("v", PushGradient(ones))])
+    kept.collect("a", 0, [on_table("v", PushGradient(ones))])
     kept.collect("a", 1, [dense(2.0, 3.0)])
     (write,) = kept.averages("a", [0, 1])
     assert gradient(write) == [1.5, 2.0]

@@ -32,13 +32,13 @@ from psnb._src.server.tables.operations import (
     LookUpRows,
     MergeRows,
     MergeValues,
-    OnTable,
     PushGradient,
     PushRows,
     ReadState,
     ReadValues,
     ShardOperation,
     TableOperation,
+    on_table,
 )
 from psnb._src.server.transfer import Transfer
 from psnb.errors import ConfigurationError, InternalError
@@ -61,19 +61,19 @@ def shard() -> ParameterShard:
 
 def test_operations_reach_the_table_of_that_name(shard: ParameterShard) -> None:
     shard.run(dense("w"))
-    shard.run(OnTable("v", PushGradient(np.ones(3, np.float32))))
-    assert shard.run(OnTable("v", ReadValues())).tolist() == [-1, -1, -1]
-    assert shard.run(OnTable("w", ReadValues())).tolist() == [0, 0, 0]
+    shard.run(on_table("v", PushGradient(np.ones(3, np.float32))))
+    assert shard.run(on_table("v", ReadValues())).tolist() == [-1, -1, -1]
+    assert shard.run(on_table("w", ReadValues())).tolist() == [0, 0, 0]
 
 
 def test_embedding_tables_answer_lookups(shard: ParameterShard) -> None:
-    found = shard.run(OnTable("e", LookUpRows(np.array([3, 4], np.uint64))))
+    found = shard.run(on_table("e", LookUpRows(np.array([3, 4], np.uint64))))
     assert found.tolist() == [[1, 1], [1, 1]]
 
 
 def test_unknown_table_is_named_with_the_server(shard: ParameterShard) -> None:
     with pytest.raises(ConfigurationError, match="shard 0 at home holds no 'x'"):
-        shard.run(OnTable("x", ReadValues()))
+        shard.run(on_table("x", ReadValues()))
 
 
 @pytest.mark.parametrize(("table", "operation"), [("v", EndDay()), ("e", ReadValues())])
@@ -81,7 +81,7 @@ def test_what_is_no_operation_of_a_table_is_refused(
     shard: ParameterShard, table: str, operation: TableOperation
 ) -> None:
     with pytest.raises(InternalError, match=f"'{table}' has no operation {operation}"):
-        shard.run(OnTable(table, operation))
+        shard.run(on_table(table, operation))
 
 
 def test_unknown_operation_of_the_shard_is_refused(shard: ParameterShard) -> None:
@@ -93,15 +93,15 @@ def test_creating_a_table_again_as_if_it_had_not_been_done_is_no_error(
     shard: ParameterShard,
 ) -> None:
     shard.run(dense("v"))
-    assert shard.run(OnTable("v", ReadValues())).tolist() == [0, 0, 0]
+    assert shard.run(on_table("v", ReadValues())).tolist() == [0, 0, 0]
 
 
 def test_dropped_table_is_gone_and_its_name_free(shard: ParameterShard) -> None:
     assert shard.run(DropTable("v")) is None
     with pytest.raises(ConfigurationError, match="holds no 'v'"):
-        shard.run(OnTable("v", ReadValues()))
+        shard.run(on_table("v", ReadValues()))
     shard.run(dense("v", 5))
-    assert shard.run(OnTable("v", ReadValues())).shape == (5,)
+    assert shard.run(on_table("v", ReadValues())).shape == (5,)
 
 
 def test_dropping_what_is_not_there_does_nothing(shard: ParameterShard) -> None:
@@ -120,7 +120,7 @@ def test_statistics_of_an_embedding_grow_with_its_rows() -> None:
     shard = ParameterShard("shard 0")
     shard.run(replace(SPARSE, rows=None))
     before = shard.run(MeasureTables())["e"]
-    shard.run(OnTable("e", LookUpRows(np.arange(10_000, dtype=np.uint64))))
+    shard.run(on_table("e", LookUpRows(np.arange(10_000, dtype=np.uint64))))
     assert shard.run(MeasureTables())["e"] - before >= 10_000 * 2 * 4
 
 
@@ -134,10 +134,10 @@ def pushed(
     more: Sequence[Any] = (),
 ) -> None:
     """Commit what a closure has pushed in a round, and what else it has written."""
-    writes: list[Any] = [OnTable("v", PushGradient(np.full(3, gradient, np.float32))), *more]
+    writes: list[Any] = [on_table("v", PushGradient(np.full(3, gradient, np.float32))), *more]
     if ids:
         rows = np.full((len(ids), 2), gradient, np.float32)
-        writes.append(OnTable("e", PushRows(np.array(ids, np.uint64), rows)))
+        writes.append(on_table("e", PushRows(np.array(ids, np.uint64), rows)))
     part = Part(writes, seen=-1, round_number=turn)
     shard.run(CommitPart(Commit("a", number), part))
 
@@ -147,7 +147,7 @@ def end_round(shard: ParameterShard, turn: int, closures: list[int], **norms: fl
 
 
 def value(shard: ParameterShard) -> float:
-    return float(shard.run(OnTable("v", ReadValues()))[0])
+    return float(shard.run(on_table("v", ReadValues()))[0])
 
 
 def test_what_is_pushed_in_a_round_waits_for_its_end(shard: ParameterShard) -> None:
@@ -177,13 +177,13 @@ def test_a_closure_counts_once_in_its_round_however_often_it_commits(shard: Para
 
 def test_what_is_held_of_a_round_counts_when_it_is_applied(shard: ParameterShard) -> None:
     shard.run(dense("count"))
-    count: Any = OnTable("count", AddValues(np.ones(3, np.float32)))
-    push: Any = OnTable("v", PushGradient(np.full(3, -2.0, np.float32)))
+    count: Any = on_table("count", AddValues(np.ones(3, np.float32)))
+    push: Any = on_table("v", PushGradient(np.full(3, -2.0, np.float32)))
     commit = Commit("a", 0)
     shard.run(PreparePart(commit, Part([push, count], -1, 0)))
-    assert shard.run(OnTable("count", ReadValues())).tolist() == [0, 0, 0]
+    assert shard.run(on_table("count", ReadValues())).tolist() == [0, 0, 0]
     shard.run(ApplyCommit(commit))
-    assert shard.run(OnTable("count", ReadValues())).tolist() == [
+    assert shard.run(on_table("count", ReadValues())).tolist() == [
         1,
         1,
         1,
@@ -201,11 +201,11 @@ def test_a_round_is_one_step_of_the_optimizer() -> None:
     pushed(shard, 0, 1.0, ids=(3, 4, 3))
     pushed(shard, 1, 3.0, ids=(4,))
     end_round(shard, 0, [0, 1])
-    expected.run(OnTable("v", PushGradient(np.full(3, 2, np.float32))))
+    expected.run(on_table("v", PushGradient(np.full(3, 2, np.float32))))
     rows = np.array([[1, 1], [2, 2]], np.float32)
-    expected.run(OnTable("e", PushRows(np.array([3, 4], np.uint64), rows)))
+    expected.run(on_table("e", PushRows(np.array([3, 4], np.uint64), rows)))
     for table in ("v", "e"):
-        found, wanted = (each.run(OnTable(table, ReadState())) for each in (shard, expected))
+        found, wanted = (each.run(on_table(table, ReadState())) for each in (shard, expected))
         for key, array in wanted.items():
             np.testing.assert_array_equal(found[key], array)
 
@@ -243,7 +243,7 @@ def test_a_copy_that_joins_in_the_middle_of_a_round_ends_it_likewise() -> None:
         end_round(each, 0, [0, 1])
         pushed(each, 2, -1.0, turn=1, ids=(1, 2))
         end_round(each, 1, [2])
-    rows = OnTable("e", LookUpRows(np.array([1, 2, 3], np.uint64)))
+    rows = on_table("e", LookUpRows(np.array([1, 2, 3], np.uint64)))
     np.testing.assert_array_equal(copy.run(rows), shard.run(rows))
     assert value(copy) == value(shard) == 4
     assert copy.log.version == shard.log.version == 3
@@ -254,22 +254,22 @@ def test_what_copies_of_workers_have_learned_makes_rows_where_they_were_not_look
     for each in (shard, copy):
         each.run(replace(SPARSE, rows=None, optimizer=SGD(1.0)))
     ids = np.array([1, 2], np.uint64)
-    assert not shard.changes(OnTable("e", FetchRows(ids)))
-    fetched = shard.run(OnTable("e", FetchRows(ids)))  # which the copy does not hear of
+    assert not shard.changes(on_table("e", FetchRows(ids)))
+    fetched = shard.run(on_table("e", FetchRows(ids)))  # which the copy does not hear of
     merge = MergeRows(ids, fetched["values"], {}, 1, 1.0)
     for each in (shard, copy):
-        each.run(OnTable("e", merge))
-        np.testing.assert_array_equal(each.run(OnTable("e", LookUpRows(ids))), np.full((2, 2), 2))
+        each.run(on_table("e", merge))
+        np.testing.assert_array_equal(each.run(on_table("e", LookUpRows(ids))), np.full((2, 2), 2))
 
 
 def test_state_of_an_optimizer_moves_a_share_of_the_way(shard: ParameterShard) -> None:
     shard.run(dense("w", optimizer=Adagrad(1.0)))
     slots = {"accumulator": np.full(3, 2.0, np.float32)}
     merge = MergeValues(np.ones(3, np.float32), slots, 7, 0.25)
-    shard.run(OnTable("w", merge))
-    state = shard.run(OnTable("w", ReadState()))
+    shard.run(on_table("w", merge))
+    state = shard.run(on_table("w", ReadState()))
     assert state["values"].tolist() == [1, 1, 1]
     np.testing.assert_allclose(state["slot.accumulator"], np.full(3, 0.5), rtol=1e-6)
     assert state["step"] == 7
-    shard.run(OnTable("w", replace(merge, step=3)))
-    assert shard.run(OnTable("w", ReadState()))["step"] == 7
+    shard.run(on_table("w", replace(merge, step=3)))
+    assert shard.run(on_table("w", ReadState()))["step"] == 7

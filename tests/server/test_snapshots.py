@@ -139,8 +139,9 @@ def take(table: SparseTable, what: str, value: Any, has_use: bool) -> None:
             distinct = np.unique(ids)
             assign(table, distinct, np.full((distinct.size, 2), 7, np.float32))
         case "preview":
-            gradients = np.ones((len(value), 2), np.float32)
-            table.preview([PushRows(ids, gradients)], LookUpRows(ids))
+            distinct = np.unique(ids)
+            gradients = np.ones((distinct.size, 2), np.float32)
+            table.preview([PushRows(distinct, gradients)], LookUpRows(ids))
         case "day" if has_use:
             table.run(ops.EndDay())
 

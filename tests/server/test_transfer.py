@@ -36,11 +36,12 @@ from psnb._src.server.tables.initializers import Constant
 from psnb._src.server.tables.operations import (
     ClearTable,
     LookUpRows,
-    OnTable,
+    OnTables,
     PushGradient,
     PushRows,
     PutSegment,
     ShardOperation,
+    on_table,
 )
 from psnb._src.server.tables.table import ReservedWrite
 from psnb._src.server.transfer import Transfer
@@ -62,12 +63,12 @@ def shard(monkeypatch: pytest.MonkeyPatch) -> ParameterShard:
 
 def push(shard: ParameterShard, ids: np.ndarray) -> None:
     gradients = np.ones((ids.size, 2), np.float32)
-    shard.run(OnTable("e", PushRows(ids.astype(np.uint64), gradients)))
+    shard.run(on_table("e", PushRows(ids.astype(np.uint64), gradients)))
 
 
 def rows(steps: list[ShardOperation]) -> np.ndarray:
     """Return the ids of the rows that steps bring."""
-    puts = [step.operation for step in steps if isinstance(step, OnTable)]
+    puts = [step.operation for step in steps if isinstance(step, OnTables)]
     return np.concatenate([put.segment["ids"] for put in puts if isinstance(put, PutSegment)])
 
 
@@ -88,7 +89,7 @@ def finish(under_way: Transfer, copy: ParameterShard) -> list[int]:
 
 
 def same(one: ParameterShard, other: ParameterShard) -> bool:
-    rows = OnTable("e", LookUpRows(np.arange(2 * ROWS, dtype=np.uint64), training=False))
+    rows = on_table("e", LookUpRows(np.arange(2 * ROWS, dtype=np.uint64), training=False))
     return np.array_equal(one.run(rows), other.run(rows))
 
 
@@ -130,7 +131,7 @@ def test_what_changes_all_the_time_is_sent_at_last(shard: ParameterShard) -> Non
 def test_what_changes_while_another_table_is_sent_is_sent_again(shard: ParameterShard) -> None:
     other = CreateSparse("other", 2, None, 0, 1, "float32", Constant(1.0), 0, SGD(1.0))
     shard.run(other)
-    shard.run(OnTable("other", LookUpRows(np.arange(ROWS, dtype=np.uint64))))
+    shard.run(on_table("other", LookUpRows(np.arange(ROWS, dtype=np.uint64))))
     under_way, copy = Transfer(shard), ParameterShard("copy")
     for _ in range(15):
         take(copy, under_way.next())
@@ -146,7 +147,7 @@ def test_rows_that_are_renumbered_are_all_sent_again(
     under_way, copy = Transfer(shard), ParameterShard("copy")
     for _ in range(steps_before):
         take(copy, under_way.next())
-    shard.run(OnTable("e", ClearTable()))
+    shard.run(on_table("e", ClearTable()))
     push(shard, np.arange(ROWS, ROWS + 300))
     kinds = []
     while steps := under_way.next():
@@ -196,7 +197,7 @@ NOT_NEEDED = {
 def test_a_copy_has_all_that_a_shard_knows_of_commits() -> None:
     """What is new in a shard must go with it, or be named as what a copy does not need."""
     ones = np.ones(2, np.float32)
-    push = OnTable("v", PushGradient(-ones))
+    push = on_table("v", PushGradient(-ones))
     made, copy = ParameterShard("test"), ParameterShard("copy")
     made.run(CreateDense("v", 0 * ones, SGD(1.0)))
     for number in range(2):
@@ -254,6 +255,6 @@ def plain(value: Any) -> str:
             return plain([*value])
         case ReservedWrite():
             return str(value.write)
-        case None | bool() | int() | str() | Commit() | EndRound() | OnTable():
+        case None | bool() | int() | str() | Commit() | EndRound() | OnTables():
             return repr(value)
     return type(value).__name__

@@ -18,7 +18,7 @@ from tornado.iostream import StreamClosedError
 
 from psnb._src.protocol.messages import RunClosures, SignOfLife
 from psnb._src.server.messages import Done, ServerReply
-from psnb._src.server.tables.operations import OnTable, PushRows, ReadValues
+from psnb._src.server.tables.operations import OnTables, PushRows, ReadValues
 from psnb._src.transport import shared_memory
 from psnb._src.transport import stream as stream_module
 from psnb._src.transport.message import Message
@@ -370,7 +370,7 @@ def refused(message: Any, kind: type) -> ConnectionError:
     "message",
     [
         ("Explode",),
-        (OnTable.__name__,),
+        (OnTables.__name__,),
         (ReadValues.__name__, 1, 2),
         (ServerReply.__name__, 1),
         (RunClosures.__name__, 1),

@@ -30,7 +30,7 @@ from psnb._src.protocol.messages import (
 )
 from psnb._src.protocol.packing import dumps, loads
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.tables.operations import OnTable, PushGradient
+from psnb._src.server.tables.operations import PushGradient, on_table
 from psnb._src.worker.attempt import MOST_IN_VAIN, LoadedFunction
 from psnb._src.worker.context import Stop, worker_context
 from psnb._src.worker.link import NotebookLink
@@ -125,7 +125,7 @@ class World:
 def push() -> None:
     updates = current_updates()
     assert updates is not None
-    updates.add([(SHARD, OnTable("t", PushGradient(np.zeros(1, np.float32), 0.1)))])
+    updates.add([(SHARD, on_table("t", PushGradient(np.zeros(1, np.float32), 0.1)))])
 
 
 def test_each_step_is_a_commit_of_its_own_and_they_are_reported_together() -> None:

@@ -257,7 +257,7 @@ class DenseShards(ParameterShards):
             parts, size = self._written(self._cut(array))
         if not (math.isfinite(size) or all_finite(array)) and self.must_skip(array, what):
             first = self.parts[0]
-            return [(first.shard, ops.OnTable(first.table, ops.SkipUpdates(1)))]
+            return [(first.shard, ops.on_table(first.table, ops.SkipUpdates(1)))]
         # Computing the norm costs as much as looking for NaN and infinities, and finds them too. So
         # it is always sent, and clipnorm can be switched on live. A partial gradient also goes to
         # shards without any of it: the rate is that of the variable's count of updates.
@@ -268,7 +268,7 @@ class DenseShards(ParameterShards):
 
     def _writes(self, of_parts: Iterable[ops.TableWrite]) -> list[ShardWrite]:
         parts = zip(self.parts, of_parts, strict=True)
-        return [(part.shard, ops.OnTable(part.table, write)) for part, write in parts]
+        return [(part.shard, ops.on_table(part.table, write)) for part, write in parts]
 
     def _checked_partial(self, given: PartialGradient, what: str) -> np.ndarray:
         assert self.made_with is not None
@@ -315,7 +315,7 @@ class DenseShards(ParameterShards):
         flat = checked.reshape(-1)
         array = (array if sign > 0 else -array).reshape(flat.size, *self.shape[1:])
         return [
-            (s.shard, ops.OnTable(s.table, kind(flat[where] - s.start, array[where])))
+            (s.shard, ops.on_table(s.table, kind(flat[where] - s.start, array[where])))
             for s, where in divided(self.parts, flat, self._owners)
         ]
 

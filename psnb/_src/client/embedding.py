@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from psnb._src.client.arguments import checked_array, checked_ids
 from psnb._src.client.bags import Bags, Combiner, make_bags
 from psnb._src.client.dask_frame import frame_of_rows
+from psnb._src.client.fused import pushing_rows, reading_rows
 from psnb._src.client.parameter_shards import LiveOptimizer
 from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.client.updates import weigh, write
@@ -167,7 +168,9 @@ class Embedding(FixedAttributes):
         ServerLostError
             If a server is gone.
         """
-        return self._shards.reading(ids, training=training).fetch()
+        ((_, reading),) = reading_rows([(self._shards, ids)], training=training)
+        (rows,) = reading.fetch()
+        return rows
 
     @counted_as(PULL)
     def to_dask(self, ids: ArrayLike | None = None, *, partition_rows: int = 65_536) -> Any:
@@ -360,7 +363,7 @@ class Embedding(FixedAttributes):
         ServerLostError
             If a server is gone.
         """
-        writes = self._shards.pushing(ids, gradients, shows, clicks)
+        writes = pushing_rows([(self._shards, ids, gradients, shows, clicks)])
         if weight is not None:
             weigh(weight)
         write(self._shards.server_client, writes, immediate=immediate)
@@ -407,7 +410,7 @@ class Embedding(FixedAttributes):
             may have.
         """
         self._shards.require_accessor()
-        end = ops.OnTable(self.name, ops.EndDay())
+        end = ops.on_table(self.name, ops.EndDay())
         writes = [(shard, end) for shard in self._shards.shard_ids]
         write(self._shards.server_client, writes, immediate=True)
 

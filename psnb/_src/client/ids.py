@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from psnb._src.client.arguments import checked_ids
-from psnb._src.server.hashing import distinct, often_repeated
+from psnb._src.server.hashing import distinct_of_parts
 from psnb._src.utils.memory import aligned
+
+_SAMPLE, _FEW, _REPEATED = 1024, 64, 0.75
+"""How many ids are looked at, how many are too few to number, and the share of distinct ids below
+which that saves work."""
 
 
 class Ids:
@@ -32,39 +36,41 @@ class Ids:
         Which of the ids, flattened, are not padding; None for all.
     flat : numpy.ndarray
         Those ids, uint64 ``(n,)``.
+    plain : bool
+        Whether the ids that are asked for are all of them, each once, along one axis.
     """
 
     def __init__(self, ids: np.ndarray, padding_idx: int | None, *, distinct: bool = False) -> None:
-        self._are_distinct = distinct
         # A view: the caller may write to the ids.
-        self.shape, self.flat = ids.shape, ids.reshape(-1)
+        self.shape, self.flat = ids.shape, ids if ids.ndim == 1 else ids.reshape(-1)
         self.real: np.ndarray | None = None
         if padding_idx is not None:
             self.real = self.flat != np.uint64(padding_idx)
             self.flat = self.flat[self.real]
+        self._distinct: tuple[np.ndarray, np.ndarray | None] | None = None
+        self._repeated: bool | None = None
         if distinct:
             self.flat.flags.writeable = False
+            self._distinct, self._repeated = (self.flat, None), False
+        self.plain = distinct and self.real is None and ids.ndim == 1
 
-    @cached_property
+    @property
     def distinct(self) -> tuple[np.ndarray, np.ndarray | None]:
         """The distinct ids, read-only, and the position of each of ``flat`` among them.
 
         The positions are None where each id is at its own.
         """
-        if self._are_distinct:
-            return self.flat, None
-        found, position = distinct(self.flat)
-        found.flags.writeable = False
-        return found, position
+        if self._distinct is None:
+            number_together([self])
+        assert self._distinct is not None
+        return self._distinct
 
-    @cached_property
+    @property
     def asked(self) -> np.ndarray:
         """The ids to ask the servers for: the distinct ids if that saves work, else ``flat``."""
+        if self._repeated is None:
+            sample_together([self])
         return self.distinct[0] if self._repeated else self.flat
-
-    @cached_property
-    def _repeated(self) -> bool:
-        return not self._are_distinct and often_repeated(self.flat)
 
     def spread(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of all ids, ``shape + (dim,)``, from the rows of ``asked``."""
@@ -78,6 +84,24 @@ class Ids:
             real, rows = rows, np.zeros((self.real.size, rows.shape[1]), rows.dtype)
             rows[self.real] = real
         return rows.reshape(*self.shape, rows.shape[1])
+
+
+def number_together(several: Iterable[Ids]) -> None:
+    """Find the distinct ids of each, in one call."""
+    new = [each for each in dict.fromkeys(several) if each._distinct is None]
+    numbered = distinct_of_parts([each.flat for each in new])
+    for each, (found, position) in zip(new, numbered, strict=True):
+        found.flags.writeable = False
+        each._distinct = found, position
+
+
+def sample_together(several: Iterable[Ids]) -> None:
+    """Estimate from the first ids of each whether they repeat, and number those that do."""
+    new = [each for each in dict.fromkeys(several) if each._repeated is None]
+    samples = [each.flat[:_SAMPLE] for each in new]
+    for each, (found, sample) in zip(new, distinct_of_parts(samples), strict=True):
+        each._repeated = sample.size >= _FEW and found.size < _REPEATED * sample.size
+    number_together(each for each in new if each._repeated)
 
 
 class SeenIds:

@@ -46,6 +46,8 @@ class ParameterShards:
 
     Attributes
     ----------
+    own_client : ServerClient or None
+        As given as ``server_client``.
     name, tables : str, tuple
         As given; ``tables`` are the same for all handles of one parameter, in any process.
     made_with : Optimizer or None
@@ -66,7 +68,7 @@ class ParameterShards:
         self.name = name
         self.made_with, self._nonfinite = optimizer, nonfinite
         self.tables = tuple(tables)
-        self._server_client = server_client
+        self.own_client = server_client
 
     @property
     def optimizer(self) -> LiveOptimizer | None:
@@ -76,7 +78,7 @@ class ParameterShards:
     @property
     def server_client(self) -> ServerClient:
         """The client of the servers; in a closure, the closure's own."""
-        return client_of(self._server_client)
+        return client_of(self.own_client)
 
     def servers(self) -> list[str]:
         """Return what people call the servers that have its shards, each once."""

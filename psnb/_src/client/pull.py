@@ -8,17 +8,18 @@ the batches and calls ``wanted``, so a dataset is never used by two threads.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
 
+from psnb._src.client.dense_shards import DenseShards
+from psnb._src.client.fused import RowsPushed, pushing_rows, reading_rows
 from psnb._src.client.handles import Handle, shards_of
-from psnb._src.client.ids import SeenIds
-from psnb._src.client.parameter_shards import ParameterShards
+from psnb._src.client.server_client import ServerClient
 from psnb._src.client.sparse_shards import SparseShards
-from psnb._src.client.updates import ShardWrite, fetch_together, weigh, write
+from psnb._src.client.updates import PendingRead, ShardWrite, fetch_together, weigh, write
 from psnb._src.utils.checks import integer
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.ownership import owned
@@ -69,15 +70,26 @@ def asking(
         As `pull`.
     """
     _check(wanted)
-    handles = list(wanted)
-    seen = SeenIds()
-    readings = [
-        shards.reading(which, training=training, seen=seen)
-        if isinstance(shards, SparseShards)
-        else shards.reading(which)
-        for shards, which in ((shards_of(handle), which) for handle, which in wanted.items())
-    ]
-    return lambda: dict(zip(handles, fetch_together(readings), strict=True))
+    dense: dict[Handle, PendingRead] = {}
+    tables: dict[Handle, tuple[SparseShards, Any]] = {}
+    for handle, which in wanted.items():
+        shards = shards_of(handle)
+        if isinstance(shards, SparseShards):
+            tables[handle] = shards, which
+        else:
+            dense[handle] = shards.reading(which)
+    rows = reading_rows([*tables.values()], training=training)
+    handles = list(tables)
+
+    def fetch() -> dict[Handle, np.ndarray]:
+        fetched = fetch_together([*dense.values(), *(reading for _, reading in rows)])
+        found: dict[Handle, Any] = dict.fromkeys(wanted)  # in their order
+        found.update(zip(dense, fetched, strict=False))
+        for (numbers, _), values in zip(rows, fetched[len(dense) :], strict=True):
+            found.update(zip([handles[at] for at in numbers], values, strict=True))
+        return found
+
+    return fetch
 
 
 @counted_as(PUSH)
@@ -109,25 +121,44 @@ def push(
         `ServerUnresponsiveError`, they may have been changed.
     """
     _check(gradients)
-    seen = SeenIds()
-    writes: dict[int, tuple[ParameterShards, list[ShardWrite]]] = {}
+    dense: list[tuple[DenseShards, Any]] = []
+    rows: list[RowsPushed] = []
     for handle, given in gradients.items():
         shards = shards_of(handle)
         if not isinstance(shards, SparseShards):
-            parts = shards.pushing(given)
+            dense.append((shards, given))
         elif isinstance(given, tuple | list) and 2 <= len(given) <= 4:
-            parts = shards.pushing(*given, seen=seen)
+            rows.append((shards, *given, *_NO_USE[len(given) - 2 :]))
         else:
             raise InvalidArrayError(
                 f"psnb.push: expected (ids, gradients) for embedding {handle.name!r}, found "
                 f"{type(given).__name__}"
             )
-        # One request to each server: writes with the same `ServerClient` go together.
-        writes.setdefault(id(shards.server_client), (shards, []))[1].extend(parts)
+    push_together(dense, rows, immediate=immediate, weight=weight)
+
+
+def push_together(
+    dense: Sequence[tuple[DenseShards, Any]],
+    rows: Sequence[RowsPushed],
+    *,
+    immediate: bool = False,
+    weight: float | None = None,
+) -> None:
+    """Push gradients of variables and embeddings; see `push`."""
+    # One request to each server: what has the same `ServerClient` goes together.
+    clients: dict[ServerClient | None, ServerClient] = {}
+    for shards in [*(each for each, _ in dense), *[each[0] for each in rows]]:
+        if shards.own_client not in clients:
+            clients[shards.own_client] = shards.server_client
+    writes: dict[ServerClient, list[ShardWrite]] = {each: [] for each in clients.values()}
+    for variable, given in dense:
+        writes[clients[variable.own_client]].extend(variable.pushing(given))
+    for client, own in writes.items():
+        own.extend(pushing_rows([each for each in rows if clients[each[0].own_client] is client]))
     if weight is not None:
         weigh(weight)
-    for first, parts in writes.values():
-        write(first.server_client, parts, immediate=immediate)
+    for client, own in writes.items():
+        write(client, own, immediate=immediate)
 
 
 def _check(handles: Mapping[Handle, Any]) -> None:
@@ -138,6 +169,9 @@ def _check(handles: Mapping[Handle, Any]) -> None:
                 f"found {shown(handle)}"
             )
 
+
+_NO_USE = (None, None)
+"""Shows and clicks that are not given."""
 
 Batch = TypeVar("Batch")
 Found = dict[Handle, np.ndarray]

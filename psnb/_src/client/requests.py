@@ -18,7 +18,12 @@ from psnb._src.placement.layout import ServerAddress, ShardId
 from psnb._src.protocol.lost_shards import lost_shard
 from psnb._src.server.messages import Done, Failed, Moved, ServerAnswer
 from psnb._src.server.operations import CommitParts, HostOperation, OnShard, Packed, PreparePart
-from psnb._src.server.tables.operations import OnTable, ShardOperation, TableOperation
+from psnb._src.server.tables.operations import (
+    OnTables,
+    ShardOperation,
+    TableOperation,
+    names_of_tables,
+)
 from psnb._src.transport.stream import UnreadableError
 from psnb._src.utils.threads import Answer
 from psnb.errors import (
@@ -42,7 +47,7 @@ class Request:
 
 
 def on_table(shard: ShardId, table: str, operation: TableOperation) -> Request:
-    return Request(shard, OnTable(table, operation))
+    return Request(shard, OnTables((table,), operation))
 
 
 def unresponsive(request: Request, reason: str) -> ServerUnresponsiveError:
@@ -81,15 +86,16 @@ def lost(
 def _tables(request: Request) -> str:
     """Return the names of the parameters that a request to a shard is about."""
     match request.operation:
-        case OnTable(table=table):
-            names = {table}
+        case OnTables(tables=tables):
+            names = {*tables}
         case PreparePart(part=part):
-            names = {write.table for write in part.writes}
+            names = {name for write in part.writes for name in write.tables}
         case CommitParts(parts=parts):
-            names = {write.table for part in parts.values() for write in part.writes}
+            writes = [write for part in parts.values() for write in part.writes]
+            names = {name for write in writes for name in write.tables}
         case _:
             names = set()
-    return ", ".join(map(repr, sorted(names))) or "the parameters"
+    return names_of_tables(sorted(names)) or "the parameters"
 
 
 def unreadable(request: Request, error: UnreadableError) -> SerializationError:
@@ -111,7 +117,7 @@ def _on_server(request: Request) -> HostOperation:
     if isinstance(operation, HostOperation):
         return operation
     assert isinstance(request.to, ShardId)
-    if (operation.operation if isinstance(operation, OnTable) else operation).descriptive:
+    if (operation.operation if isinstance(operation, OnTables) else operation).descriptive:
         try:
             operation = Packed(str(operation), cloudpickled(operation))
         except Exception as error:  # whatever a class may raise while it is pickled

@@ -1,4 +1,6 @@
-"""SparseShards: how an embedding is spread over servers, read, written and saved.
+"""SparseShards: how an embedding is spread over servers, written and saved.
+
+Its rows are looked up and pushed with those of others: see `psnb._src.client.fused`.
 
 It keeps no state, so any number of threads may use one.
 """
@@ -14,16 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from psnb._src.client.arguments import NonFinite, checked_array, checked_ids, split_finite
-from psnb._src.client.ids import Ids, SeenIds
+from psnb._src.client.arguments import NonFinite, checked_array, checked_ids
 from psnb._src.client.parameter_shards import ParameterShards, divided, joined
 from psnb._src.client.requests import on_table
 from psnb._src.client.server_client import ServerClient
-from psnb._src.client.updates import PendingRead, ShardWrite, read_request
+from psnb._src.client.updates import ShardWrite
 from psnb._src.client.whole_tables import read_segments, read_states, write_states
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.hashing import add_up_rows, distinct
-from psnb._src.server.kernels import all_finite, norm
+from psnb._src.server.hashing import distinct
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.admission import Admission, Always
@@ -31,8 +31,6 @@ from psnb._src.server.tables.checks import ExpectedRows, SavedShard, check_saved
 from psnb._src.server.tables.initializers import Initializer, Uniform
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sharding import shard_of_ids
-from psnb._src.transport.message import as_float32
-from psnb._src.utils.memory import aligned
 from psnb.errors import ConfigurationError, InvalidArrayError
 
 _ALWAYS, _UNIFORM = Always(), Uniform()
@@ -76,8 +74,14 @@ class SparseShards(ParameterShards):
         # If a whole push goes to one shard, that can compute its norm itself. Else pushes are sent
         # with their norm, which takes time, if they may be clipped by it.
         sees_all = len(shards) == 1 and isinstance(spec.admission, Always)
-        self._sends_norm = not sees_all and self.clips_by_norm
-        self.knows_norm = sees_all or self._sends_norm
+        self.sends_norm = not sees_all and self.clips_by_norm
+        # Tables that are looked up and pushed in one operation have all of this in common.
+        alone = spec.name if spec.half else None  # halves have a common exponent
+        self.kind = (
+            *(id(server_client), self.shard_ids, spec.dim, spec.dtype.str),
+            *(spec.rows is None, alone),
+        )
+        self.knows_norm = sees_all or self.sends_norm
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SparseShards, (self.spec, self.shard_ids, None)
@@ -145,7 +149,7 @@ class SparseShards(ParameterShards):
             if len(parts) == 1:
                 parts[0] |= arrays
             elif arrays:
-                owners = self._owners(arrays[ids])
+                owners = self.owners(arrays[ids])
                 for owner, part in enumerate(parts):
                     part |= {key: array[owners == owner] for key, array in arrays.items()}
         write_states(
@@ -157,77 +161,6 @@ class SparseShards(ParameterShards):
             ],
         )
 
-    def reading(
-        self,
-        ids: ArrayLike | Ids,
-        *,
-        training: bool = True,
-        seen: SeenIds | None = None,
-    ) -> PendingRead:
-        """Return the requests that read the rows of some ids."""
-        own = (seen or SeenIds()).get(ids, self.name, self.rows, self.padding_idx)
-        asked = own.asked
-        parts = self._split(asked)
-
-        def value(answers: list[np.ndarray]) -> np.ndarray:
-            if len(parts) == 1:
-                return own.spread(as_float32(answers[0]))
-            out = aligned((asked.size, self.dim), self.dtype)
-            for (_, at), rows in zip(parts, answers, strict=True):
-                out[at] = as_float32(rows)
-            return own.spread(out)
-
-        requests = [
-            read_request(
-                shard, self.name, ops.LookUpRows(share(asked, at), training, self.spec.half)
-            )
-            for shard, at in parts
-        ]
-        return PendingRead(self.server_client, requests, value)
-
-    def pushing(
-        self,
-        ids: ArrayLike | Ids,
-        gradients: ArrayLike,
-        shows: ArrayLike | None = None,
-        clicks: ArrayLike | None = None,
-        *,
-        seen: SeenIds | None = None,
-    ) -> list[ShardWrite]:
-        """Return the writes of a push, by shard."""
-        self.require_optimizer()
-        own = (seen or SeenIds()).get(ids, self.name, self.rows, self.padding_idx)
-        what = f"gradients for embedding {self.name!r}"
-        reason = f" for ids of shape {own.shape}"
-        array = checked_array(gradients, self.dtype, what, (*own.shape, self.dim), reason)
-        rows, use = array.reshape(-1, self.dim), self.use(own.shape, shows, clicks)
-        if own.real is not None:
-            rows, use = rows[own.real], use[:, own.real]
-        bad = own.flat[:0]
-        found, position = own.distinct
-        sums, finite = self._summed(found, position, rows)
-        if not finite and self.must_skip(rows, what):
-            flat, rows, bad = split_finite(own.flat, rows)
-            found, position = distinct(flat)
-            sums, _ = self._summed(found, position, rows)
-        size = norm(sums) if self._sends_norm else None
-        writes: list[tuple[ShardId, ops.TableWrite]] = []
-        for shard, at in self._split(found):
-            part = sums
-            if not isinstance(at, slice):
-                buffer = self.server_client.allocate(shard, (at.size, self.dim), self.dtype)
-                part = sums.take(at, axis=0, out=buffer, mode="clip")
-            part.flags.writeable = False  # it does not change any more
-            push = ops.PushRows(share(found, at), part, size, distinct=True, half=self.spec.half)
-            writes.append((shard, push))
-        writes += [(shard, ops.SkipUpdates(bad[at].size)) for shard, at in self._split(bad)]
-        if self.accessor is not None:
-            writes += [
-                (shard, ops.RecordUse(own.flat[at], use[0, at], use[1, at]))
-                for shard, at in self._split(own.flat)
-            ]
-        return [(shard, ops.OnTable(self.name, each)) for shard, each in writes]
-
     def assigning(self, ids: ArrayLike, values: ArrayLike) -> list[ShardWrite]:
         """Return the writes that replace rows."""
         what = f"values for embedding {self.name!r}"
@@ -238,8 +171,8 @@ class SparseShards(ParameterShards):
         last[position] = np.arange(position.size)  # of equal ids, the last value counts
         rows = array.reshape(-1, self.dim)[last]
         return [
-            (shard, ops.OnTable(self.name, ops.PutRows(share(found, at), rows[at])))
-            for shard, at in self._split(found)
+            (shard, ops.on_table(self.name, ops.PutRows(share(found, at), rows[at])))
+            for shard, at in self.split(found)
         ]
 
     def use(
@@ -279,34 +212,18 @@ class SparseShards(ParameterShards):
         checked = checked_ids(ids, self.name, self.rows)
         flat = checked.reshape(-1)
         found = np.zeros((3, flat.size), np.float32)
-        parts = self._split(flat)
+        parts = self.split(flat)
         requests = [on_table(shard, self.name, ops.ReadUse(flat[at])) for shard, at in parts]
         for (_, at), part in zip(parts, self.server_client.call(requests), strict=True):
             found[:, at] = part.T
         return found.reshape(3, *checked.shape)
 
-    def _owners(self, flat: np.ndarray) -> np.ndarray:
+    def owners(self, flat: np.ndarray) -> np.ndarray:
         return shard_of_ids(flat, len(self.shard_ids), growing=self.rows is None)
 
-    def _split(self, flat: np.ndarray) -> list[tuple[ShardId, Any]]:
+    def split(self, flat: np.ndarray) -> list[tuple[ShardId, Any]]:
         """Return the shards to ask, each with the positions of its ids."""
-        return divided(self.shard_ids, flat, self._owners)
-
-    def _summed(
-        self, ids: np.ndarray, position: np.ndarray | None, gradients: np.ndarray
-    ) -> tuple[np.ndarray, bool]:
-        """Return the sum of each id's gradients, and whether all are finite."""
-        if position is None and not gradients.flags.writeable:
-            return gradients, all_finite(gradients)  # of JAX, which never change
-        shape, sums = (ids.size, self.dim), None
-        if len(self.shard_ids) == 1:
-            sums = self.server_client.allocate(self.shard_ids[0], shape, self.dtype)
-        if sums is None:
-            sums = np.empty(shape, self.dtype)
-        if position is None:
-            sums[...] = gradients
-            return sums, all_finite(sums)
-        return sums, add_up_rows(gradients, position, sums)
+        return divided(self.shard_ids, flat, self.owners)
 
 
 def share(ids: np.ndarray, at: Any) -> np.ndarray:

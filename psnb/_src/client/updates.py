@@ -33,7 +33,7 @@ from psnb._src.utils.ownership import may_change
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError
 
-ShardWrite = tuple[ShardId, ops.OnTable]
+ShardWrite = tuple[ShardId, ops.OnTables]
 """A write, and the shard that it goes to."""
 
 
@@ -88,7 +88,7 @@ class Updates:
         seen: dict[ShardId, int] | None = None,
     ) -> None:
         self.counted, self.sync_round, self.server_client = counted, sync_round, server_client
-        self._writes: dict[ShardId, list[ops.OnTable]] = {}
+        self._writes: dict[ShardId, list[ops.OnTables]] = {}
         self.seen: dict[ShardId, int] = {} if seen is None else seen
         self.weight: float | None = None
 
@@ -130,11 +130,18 @@ class Updates:
 
         A push in a round has no effect before the round's end.
         """
+        return [write.on(table) for write in self._shown(shard) if table in write.tables]
+
+    def held(self, shard: ShardId) -> set[str]:
+        """Return the tables of a shard with held-back writes whose effect a read must show."""
+        return {name for write in self._shown(shard) for name in write.tables}
+
+    def _shown(self, shard: ShardId) -> list[ops.OnTables]:
         in_round = self.in_round(shard)
         return [
-            write.operation
+            write
             for write in self._writes.get(shard, ())
-            if write.table == table and not (in_round and write.operation.collected)
+            if not (in_round and write.operation.collected)
         ]
 
     def in_round(self, shard: ShardId) -> bool:
@@ -172,12 +179,12 @@ class Updates:
         return server_client.commit(commit._replace(shards=self.shards), self.parts())
 
 
-def _kept(write: ops.OnTable) -> ops.OnTable:
+def _kept(write: ops.OnTables) -> ops.OnTables:
     fields = msgspec.structs.astuple(write.operation)
     kept = [f.copy() if isinstance(f, np.ndarray) and may_change(f) else f for f in fields]
     if all(now is before for now, before in zip(kept, fields, strict=True)):
         return write
-    return ops.OnTable(write.table, type(write.operation)(*kept))
+    return ops.OnTables(write.tables, type(write.operation)(*kept))
 
 
 _local = threading.local()
@@ -245,8 +252,9 @@ def write(server_client: ServerClient, writes: Sequence[ShardWrite], *, immediat
     for shard, each in writes:
         if held is not None and each.operation.collected and held.in_round(shard):
             raise ConfigurationError(
-                f"push(immediate=True) to {each.table!r}: in mode Sync the pushes of all closures "
-                "of a round are applied together, at its end; leave immediate=True out"
+                f"push(immediate=True) to {ops.names_of_tables(each.tables)}: in mode Sync the "
+                "pushes of all closures of a round are applied together, at its end; leave "
+                "immediate=True out"
             )
     if writes:
         updates = Updates()
@@ -260,21 +268,21 @@ class PendingRead:
 
     server_client: ServerClient
     requests: Sequence[Request]
-    value: Callable[[list[Any]], np.ndarray]
+    value: Callable[[list[Any]], Any]
     # The writes of the closure that reads; another thread may call `fetch`.
     updates: Updates | None = field(default_factory=lambda: current_updates())
 
-    def fetch(self) -> np.ndarray:
+    def fetch(self) -> Any:
         """Send the requests, and return the value."""
         return self.value(_read(self.server_client, self.requests, self.updates))
 
 
-def fetch_together(readings: Sequence[PendingRead]) -> list[np.ndarray]:
+def fetch_together(readings: Sequence[PendingRead]) -> list[Any]:
     """Fetch several values with one message to each server (of each strategy)."""
     by_client: dict[int, list[PendingRead]] = {}
     for reading in readings:
         by_client.setdefault(id(reading.server_client), []).append(reading)
-    values: dict[int, np.ndarray] = {}
+    values: dict[int, Any] = {}
     for several in by_client.values():
         requests = [request for reading in several for request in reading.requests]
         answers = iter(_read(several[0].server_client, requests, several[0].updates))

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.rounds import Rounds
-from psnb._src.server.tables.operations import OnTable
+from psnb._src.server.tables.operations import OnTables
 from psnb._src.server.tables.table import ReservedWrite
 from psnb._src.utils.range_set import Bounds, RangeSet
 from psnb.errors import ClosureCancelledError
@@ -78,7 +78,7 @@ class Part(NamedTuple):
 
     Attributes
     ----------
-    writes : sequence of OnTable
+    writes : sequence of OnTables
         `TableWrite`s, in order.
     seen : int or None
         If the staleness of the update counts: the version of the shard at the first read, or -1.
@@ -86,7 +86,7 @@ class Part(NamedTuple):
         The round that the closure runs in; its pushes wait for the end of that round.
     """
 
-    writes: Sequence[OnTable]
+    writes: Sequence[OnTables]
     seen: int | None = None
     round_number: int | None = None
 
@@ -202,9 +202,9 @@ class CommitLog:
         """
         for entry in self.prepared():
             assert entry.part is not None
-            left = [each for each in entry.part.writes if each.table != table]
+            left = [each for write in entry.part.writes for each in write.without(table)]
             entry.part = entry.part._replace(writes=left)
-            entry.reserved = [each for each in entry.reserved if each.write.table != table]
+            entry.reserved = [e for each in entry.reserved for e in each.without(table)]
         self.rounds.leave_out(table)
 
     def prepare(

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import carray, njit, types  # type: ignore[attr-defined]
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np import arrayobj
@@ -54,6 +54,45 @@ def _ask_for(typing_context: Any, array: Any, row: Any, line: Any) -> Any:
 
 ask_for: Any = intrinsic(_ask_for)
 """The function above for compiled code: ``ask_for(array, row, line)``."""
+
+
+# Kernels over the rows of many tables.
+#
+# A call from Python takes longer than a table's share of a step, so one call has the rows of all
+# tables of one dim and dtype. It finds the arrays of each by its *place*: int64 numbers in memory
+# that does not move, of which the first is the address of the place of its index
+# (`psnb._src.server.tables.row_index`) and each of the others that of an array like the values.
+
+VALUES, SLOT = 1, 2
+"""Where in a place the addresses of the values and of the first slot are."""
+
+PLACE = 6
+"""How many numbers a place has: the longest optimizer has three slots, one is to spare."""
+
+
+def address(array: np.ndarray) -> int:
+    """Return where the memory of an array begins."""
+    found: int = array.__array_interface__["data"][0]
+    return found
+
+
+def _pointer(typing_context: Any, number: Any, like: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(like.dtype)(types.int64, like), generate
+
+
+pointer: Any = intrinsic(_pointer)
+"""For compiled code: ``pointer(address, like)``, to numbers of the dtype of an array."""
+
+
+@njit
+def at_place(places, table, field, gradients):  # type: ignore[no-untyped-def]
+    """Return one of the arrays of a table, a matrix with rows like those of ``gradients``."""
+    place = carray(pointer(places[table], places), (PLACE,))
+    # How many rows it has does not matter: none is counted from the end.
+    return carray(pointer(place[field], gradients), (1, gradients.shape[1]))
 
 
 @njit
@@ -159,19 +198,21 @@ def mark_rows(marks, bits, mark):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def take(values, rows, out):  # type: ignore[no-untyped-def]
-    """Copy rows of ``values`` to ``out``; zeros for rows below 0."""
-    for i in range(rows.size):
-        ahead = max(rows[min(i + AHEAD, rows.size - 1)], 0)
-        for line in range(lines(values)):
-            ask_for(values, ahead, line)
-        row = rows[i]
-        if row >= 0:
-            for j in range(values.shape[1]):
-                out[i, j] = values[row, j]
-        else:
-            for j in range(values.shape[1]):
-                out[i, j] = 0
+def take_rows(places, offsets, rows, out):  # type: ignore[no-untyped-def]
+    """Copy rows of the values of tables to ``out``; zeros for rows below 0."""
+    for table in range(places.size):
+        values, stop = at_place(places, table, VALUES, out), offsets[table + 1]
+        for i in range(offsets[table], stop):
+            ahead = max(rows[min(i + AHEAD, stop - 1)], 0)
+            for line in range(lines(values)):
+                ask_for(values, ahead, line)
+            row = rows[i]
+            if row >= 0:
+                for j in range(out.shape[1]):
+                    out[i, j] = values[row, j]
+            else:
+                for j in range(out.shape[1]):
+                    out[i, j] = 0
 
 
 # Sums may be taken in any order, or the loop is four times as slow. (But NaN is not ruled out.)

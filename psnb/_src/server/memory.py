@@ -12,7 +12,7 @@ Tests replace `allocate`, and let one call after the other fail.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -54,25 +54,25 @@ class Reservable:
 
 
 class Promise:
-    """Room that is kept for one user, until this is released or nothing refers to it any more.
+    """Room that several keep for one user, until it is released or nothing refers to it.
 
     So it ends in whatever way a commit ends that was prepared and is not applied.
     """
 
     __slots__ = ("_by", "_count")
 
-    def __init__(self, by: Reservable, count: int) -> None:
-        self._by: Reservable | None = by
-        self._count = count
-        by.promises += 1
-        by.promised += count
+    def __init__(self, by: Sequence[Reservable], count: int) -> None:
+        self._by, self._count = by, count
+        for each in by:
+            each.promises += 1
+            each.promised += count
 
     def release(self) -> None:
         """Give the room back; idempotent."""
-        if self._by is not None:
-            self._by.promises -= 1
-            self._by.promised -= self._count
-            self._by = None
+        by, self._by = self._by, ()
+        for each in by:
+            each.promises -= 1
+            each.promised -= self._count
 
     def __del__(self) -> None:
         self.release()

@@ -1,6 +1,6 @@
 """The operations of shards and servers. Pure.
 
-An operation on a shard goes to its server as `OnShard`, and one on a table as `OnTable` within
+An operation on a shard goes to its server as `OnShard`, and one on a table as `OnTables` within
 that. The arguments are those of the method that carries an operation out: see `ParameterShard.run`
 and `Host.run`. In this order: operations of shards, which replicas repeat; from `CommitParts` on,
 operations of a shard's server alone; from `HostOperation` on, operations of servers. The messages

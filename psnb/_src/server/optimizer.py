@@ -3,14 +3,15 @@
 The state of an optimizer (the *slots*, the step) belongs to the table. The optimizer sees every
 table as a matrix: a dense variable is one row, an embedding table has one row for each id. So each
 optimizer needs one kernel for both. A kernel works in place, without the GIL, on distinct rows of
-float32 or float64. It gets hyperparameters of the same dtype, or it would compute in the wider one.
+float32 or float64, of any number of tables (`psnb._src.server.kernels`). It gets hyperparameters
+of the same dtype, or it would compute in the wider one.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from psnb._src.server.schedules import (
     require_rate,
 )
 from psnb._src.utils.config import Described
+from psnb.errors import InternalError
 
 OPTIMIZABLE = (np.dtype(np.float32), np.dtype(np.float64))
 """The dtypes that optimizers work on."""
@@ -35,6 +37,14 @@ Array = np.ndarray
 
 Slots = Mapping[str, np.ndarray]
 """The state of an optimizer, each array like the parameters."""
+
+Matrices = Callable[[], tuple[np.ndarray, Slots]]
+"""Returns the values and slots of a table."""
+
+Scalar = type[np.floating[Any]]
+
+Numbers = tuple[Any, ...]
+"""The hyperparameters of a kernel."""
 
 _BLOCK = 1 << 16
 """Numbers that are clipped at a time."""
@@ -226,6 +236,9 @@ class Optimizer(Described, ABC):
             return
         if workspace is None:
             workspace = Workspace.of_rows(values.shape[1], values.dtype)
+        if rows.size == 1 and not gaps:  # its columns may be divided
+            values, slots = values[rows[0]][None], {n: s[rows[0]][None] for n, s in slots.items()}
+            rows = np.zeros(1, np.int64)
         scale = -1.0 if self.maximize else 1.0
         if self.clipnorm is not None:
             if norm is None:
@@ -250,11 +263,70 @@ class Optimizer(Described, ABC):
                 step,
             )
 
+    def apply_to_tables(
+        self,
+        matrices: Sequence[Matrices],
+        places: Array,
+        offsets: Array,
+        rows: Array,
+        gradients: Array,
+        rates: Sequence[float],
+        steps: Sequence[int],
+    ) -> None:
+        """Update rows of several tables, whose gradients need not be changed first.
+
+        Those from ``offsets[i]`` to ``offsets[i + 1]`` are of table ``i``, at ``places[i]``
+        (int64), with the rate and step there.
+        """
+        for at, (rate, step) in enumerate(zip(rates, steps, strict=True)):
+            of = slice(offsets[at], offsets[at + 1])
+            self._update(*matrices[at](), rows[of], read_only(gradients[of]), rate, step)
+
     @abstractmethod
     def _update(
         self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
     ) -> None:
-        """Run the kernel; see `apply`."""
+        """Update rows; see `apply`."""
+
+
+class KernelOptimizer(Optimizer):
+    """An optimizer with a kernel."""
+
+    def apply_to_tables(
+        self,
+        matrices: Sequence[Matrices],
+        places: Array,
+        offsets: Array,
+        rows: Array,
+        gradients: Array,
+        rates: Sequence[float],
+        steps: Sequence[int],
+    ) -> None:
+        pairs = list(zip(rates, steps, strict=True))
+        scalar = gradients.dtype.type
+        known = {pair: self._numbers(*pair, scalar) for pair in set(pairs)}
+        numbers = np.array([known[pair] for pair in pairs], gradients.dtype)
+        self._run(places, read_only(offsets), rows, read_only(gradients), numbers)
+
+    def _update(
+        self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
+    ) -> None:
+        place = np.zeros(kernels.PLACE, np.int64)
+        arrays = values, *(slots[name] for name in self.slots)
+        if not all(each.flags.c_contiguous for each in arrays):
+            raise InternalError("a kernel was given rows that do not follow each other")
+        place[kernels.VALUES : kernels.VALUES + len(arrays)] = [*map(kernels.address, arrays)]
+        places, offsets = np.array([kernels.address(place)]), np.array([0, rows.size])
+        of = places, offsets, rows, gradients
+        self.apply_to_tables([lambda: (values, slots)], *of, [rate], [step])
+
+    @abstractmethod
+    def _numbers(self, rate: float, step: int, scalar: Scalar) -> Numbers:
+        """Return the hyperparameters at a step, for the kernel."""
+
+    @abstractmethod
+    def _run(self, *arguments: Array) -> None:
+        """Run the kernel on places, offsets, rows, gradients, and the numbers of each table."""
 
 
 def _norm(rows: np.ndarray, gradients: np.ndarray, workspace: Workspace) -> float:
@@ -263,7 +335,7 @@ def _norm(rows: np.ndarray, gradients: np.ndarray, workspace: Workspace) -> floa
     return math.sqrt(sum(kernels.square_norm(part.gradients) for part in parts))
 
 
-def above_zero(value: float, scalar: type[np.floating[Any]]) -> np.floating[Any]:
+def above_zero(value: float, scalar: Scalar) -> np.floating[Any]:
     """Return a value above 0 as a scalar above 0, even if it is too small for float32.
 
     An epsilon of 0 would let a row without gradient divide 0 by 0.
@@ -271,9 +343,7 @@ def above_zero(value: float, scalar: type[np.floating[Any]]) -> np.floating[Any]
     return max(scalar(value), np.finfo(scalar).tiny)
 
 
-def epsilons(
-    optimizer: Any, scalar: type[np.floating[Any]]
-) -> tuple[np.floating[Any], np.floating[Any]]:
+def epsilons(optimizer: Any, scalar: Scalar) -> tuple[np.floating[Any], np.floating[Any]]:
     """Return what is added in the root and outside of it: an epsilon, `above_zero`, and nothing."""
     epsilon, nothing = above_zero(optimizer.epsilon, scalar), scalar(0)
     return (epsilon, nothing) if optimizer.epsilon_in_root else (nothing, epsilon)

@@ -12,7 +12,14 @@ import numpy as np
 from numba import njit
 
 from psnb._src.server import kernels
-from psnb._src.server.optimizer import Array, Optimizer, Slots, above_zero, epsilons
+from psnb._src.server.optimizer import (
+    Array,
+    KernelOptimizer,
+    Numbers,
+    Scalar,
+    above_zero,
+    epsilons,
+)
 from psnb._src.server.schedules import (
     SCHEDULES,
     LearningRate,
@@ -23,46 +30,54 @@ from psnb._src.server.schedules import (
 
 
 @njit(cache=True, nogil=True)
-def _sgd_rows(values, rows, gradients, rate, decay):  # type: ignore[no-untyped-def]
-    for i in range(rows.size):
-        ahead = rows[min(i + kernels.AHEAD, rows.size - 1)]
-        for line in range(kernels.lines(values)):
-            kernels.ask_for(values, ahead, line)
-        row = rows[i]
-        for j in range(values.shape[1]):
-            values[row, j] -= rate * (gradients[i, j] + decay * values[row, j])
+def _sgd_rows(places, offsets, rows, gradients, numbers):  # type: ignore[no-untyped-def]
+    for table in range(places.size):
+        stop = offsets[table + 1]
+        values = kernels.at_place(places, table, kernels.VALUES, gradients)
+        rate, decay = numbers[table, 0], numbers[table, 1]
+        for i in range(offsets[table], stop):
+            ahead = rows[min(i + kernels.AHEAD, stop - 1)]
+            for line in range(kernels.lines(values)):
+                kernels.ask_for(values, ahead, line)
+            row = rows[i]
+            for j in range(values.shape[1]):
+                values[row, j] -= rate * (gradients[i, j] + decay * values[row, j])
 
 
 @dataclass(frozen=True)
-class SGD(Optimizer):
+class SGD(KernelOptimizer):
     """Plain stochastic gradient descent: ``w -= learning_rate * g``."""
 
-    def _update(
-        self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
-    ) -> None:
-        scalar = values.dtype.type
-        _sgd_rows(values, rows, gradients, scalar(rate), scalar(self.weight_decay))
+    def _numbers(self, rate: float, step: int, scalar: Scalar) -> Numbers:
+        return rate, self.weight_decay
+
+    def _run(self, *arguments: Array) -> None:
+        _sgd_rows(*arguments)
 
 
 @njit(cache=True, nogil=True)
-def _momentum_rows(  # type: ignore[no-untyped-def]
-    values, velocity, rows, gradients, rate, momentum, new, decay, nesterov
-):
-    for i in range(rows.size):
-        ahead = rows[min(i + kernels.AHEAD, rows.size - 1)]
-        for line in range(kernels.lines(values)):
-            kernels.ask_for(values, ahead, line)
-            kernels.ask_for(velocity, ahead, line)
-        row = rows[i]
-        for j in range(values.shape[1]):
-            gradient = gradients[i, j] + decay * values[row, j]
-            moved = momentum * velocity[row, j] + new * gradient
-            velocity[row, j] = moved
-            values[row, j] -= rate * (gradient + momentum * moved if nesterov else moved)
+def _momentum_rows(places, offsets, rows, gradients, numbers, nesterov):  # type: ignore[no-untyped-def]
+    for table in range(places.size):
+        stop = offsets[table + 1]
+        values = kernels.at_place(places, table, kernels.VALUES, gradients)
+        velocity = kernels.at_place(places, table, kernels.SLOT, gradients)
+        rate, momentum = numbers[table, 0], numbers[table, 1]
+        new, decay = numbers[table, 2], numbers[table, 3]
+        for i in range(offsets[table], stop):
+            ahead = rows[min(i + kernels.AHEAD, stop - 1)]
+            for line in range(kernels.lines(values)):
+                kernels.ask_for(values, ahead, line)
+                kernels.ask_for(velocity, ahead, line)
+            row = rows[i]
+            for j in range(values.shape[1]):
+                gradient = gradients[i, j] + decay * values[row, j]
+                moved = momentum * velocity[row, j] + new * gradient
+                velocity[row, j] = moved
+                values[row, j] -= rate * (gradient + momentum * moved if nesterov else moved)
 
 
 @dataclass(frozen=True)
-class Momentum(Optimizer):
+class Momentum(KernelOptimizer):
     """Gradient descent with momentum (Polyak, 1964; Sutskever et al., ICML 2013, for Nesterov's).
 
     ``v = momentum * v + (1 - dampening) * g; w -= learning_rate * v``, with ``nesterov``
@@ -104,35 +119,39 @@ class Momentum(Optimizer):
         if self.dampening > 1 or (self.nesterov and self.dampening):
             raise refusal(self, "dampening", "1 at most, and 0 with nesterov=True")
 
-    def _update(
-        self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
-    ) -> None:
+    def _numbers(self, rate: float, step: int, scalar: Scalar) -> Numbers:
         new = 1.0 - self.dampening if step else 1.0
-        numbers = map(values.dtype.type, (rate, self.momentum, new, self.weight_decay))
-        _momentum_rows(values, slots["velocity"], rows, gradients, *(*numbers, self.nesterov))
+        return rate, self.momentum, new, self.weight_decay
+
+    def _run(self, *arguments: Array) -> None:
+        _momentum_rows(*(*arguments, self.nesterov))
 
 
 # numpy's error model: the inner loop does not check for a division by zero, and so runs three times
 # as fast; the optimizer makes sure that there is none.
 @njit(cache=True, nogil=True, error_model="numpy")
-def _adagrad_rows(  # type: ignore[no-untyped-def]
-    values, accumulator, rows, gradients, rate, decay, inside, outside
-):
-    for i in range(rows.size):
-        ahead = rows[min(i + kernels.AHEAD, rows.size - 1)]
-        for line in range(kernels.lines(values)):
-            kernels.ask_for(values, ahead, line)
-            kernels.ask_for(accumulator, ahead, line)
-        row = rows[i]
-        for j in range(values.shape[1]):
-            gradient = gradients[i, j] + decay * values[row, j]
-            accumulator[row, j] += gradient * gradient
-            root = np.sqrt(accumulator[row, j] + inside) + outside
-            values[row, j] -= rate * gradient / root
+def _adagrad_rows(places, offsets, rows, gradients, numbers):  # type: ignore[no-untyped-def]
+    for table in range(places.size):
+        stop = offsets[table + 1]
+        values = kernels.at_place(places, table, kernels.VALUES, gradients)
+        accumulator = kernels.at_place(places, table, kernels.SLOT, gradients)
+        rate, decay = numbers[table, 0], numbers[table, 1]
+        inside, outside = numbers[table, 2], numbers[table, 3]
+        for i in range(offsets[table], stop):
+            ahead = rows[min(i + kernels.AHEAD, stop - 1)]
+            for line in range(kernels.lines(values)):
+                kernels.ask_for(values, ahead, line)
+                kernels.ask_for(accumulator, ahead, line)
+            row = rows[i]
+            for j in range(values.shape[1]):
+                gradient = gradients[i, j] + decay * values[row, j]
+                accumulator[row, j] += gradient * gradient
+                root = np.sqrt(accumulator[row, j] + inside) + outside
+                values[row, j] -= rate * gradient / root
 
 
 @dataclass(frozen=True)
-class Adagrad(Optimizer):
+class Adagrad(KernelOptimizer):
     """Adagrad (Duchi, Hazan, Singer, JMLR 12, 2011).
 
     ``a += g * g; w -= learning_rate / (1 + learning_rate_decay * t) * g / (sqrt(a) + epsilon)``,
@@ -176,59 +195,54 @@ class Adagrad(Optimizer):
     def initial_slot(self, name: str) -> float:
         return self.initial_accumulator_value
 
-    def _update(
-        self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
-    ) -> None:
-        scalar = values.dtype.type
+    def _numbers(self, rate: float, step: int, scalar: Scalar) -> Numbers:
         rate /= 1.0 + self.learning_rate_decay * step
-        numbers = *map(scalar, (rate, self.weight_decay)), *epsilons(self, scalar)
-        _adagrad_rows(values, slots["accumulator"], rows, gradients, *numbers)
+        return rate, self.weight_decay, *epsilons(self, scalar)
+
+    def _run(self, *arguments: Array) -> None:
+        _adagrad_rows(*arguments)
 
 
 # numpy's error model: see Adagrad.
 @njit(cache=True, nogil=True, error_model="numpy")
-def _adam_rows(  # type: ignore[no-untyped-def]
-    values,
-    first,
-    second,
-    highest,
-    rows,
-    gradients,
-    rate,
-    first_kept,
-    first_new,
-    second_kept,
-    second_new,
-    root_correction,
-    decay,
-    shrink,
-    epsilon,
-):
-    # `highest` is an array or None: numba compiles a loop for each, so the usual one has no test.
-    for i in range(rows.size):
-        ahead = rows[min(i + kernels.AHEAD, rows.size - 1)]
-        for line in range(kernels.lines(values)):
-            kernels.ask_for(values, ahead, line)
-            kernels.ask_for(first, ahead, line)
-            kernels.ask_for(second, ahead, line)
-            if highest is not None:
-                kernels.ask_for(highest, ahead, line)
-        row = rows[i]
-        for j in range(values.shape[1]):
-            gradient = gradients[i, j] + decay * values[row, j]
-            mean = first_kept * first[row, j] + first_new * gradient
-            square = second_kept * second[row, j] + second_new * gradient * gradient
-            first[row, j] = mean
-            second[row, j] = square
-            if highest is not None:
-                square = max(square, highest[row, j])
-                highest[row, j] = square
-            step = rate * mean / (np.sqrt(square) * root_correction + epsilon)
-            values[row, j] -= step + shrink * values[row, j]
+def _adam_rows(places, offsets, rows, gradients, numbers, amsgrad):  # type: ignore[no-untyped-def]
+    # `amsgrad` is True or None: numba compiles a loop for each, so the usual one has no test.
+    for table in range(places.size):
+        stop = offsets[table + 1]
+        values = kernels.at_place(places, table, kernels.VALUES, gradients)
+        first = kernels.at_place(places, table, kernels.SLOT, gradients)
+        second = kernels.at_place(places, table, kernels.SLOT + 1, gradients)
+        highest = second
+        if amsgrad is not None:
+            highest = kernels.at_place(places, table, kernels.SLOT + 2, gradients)
+        rate, root_correction, decay = numbers[table, 0], numbers[table, 5], numbers[table, 6]
+        first_kept, first_new = numbers[table, 1], numbers[table, 2]
+        second_kept, second_new = numbers[table, 3], numbers[table, 4]
+        shrink, epsilon = numbers[table, 7], numbers[table, 8]
+        for i in range(offsets[table], stop):
+            ahead = rows[min(i + kernels.AHEAD, stop - 1)]
+            for line in range(kernels.lines(values)):
+                kernels.ask_for(values, ahead, line)
+                kernels.ask_for(first, ahead, line)
+                kernels.ask_for(second, ahead, line)
+                if amsgrad is not None:
+                    kernels.ask_for(highest, ahead, line)
+            row = rows[i]
+            for j in range(values.shape[1]):
+                gradient = gradients[i, j] + decay * values[row, j]
+                mean = first_kept * first[row, j] + first_new * gradient
+                square = second_kept * second[row, j] + second_new * gradient * gradient
+                first[row, j] = mean
+                second[row, j] = square
+                if amsgrad is not None:
+                    square = max(square, highest[row, j])
+                    highest[row, j] = square
+                step = rate * mean / (np.sqrt(square) * root_correction + epsilon)
+                values[row, j] -= step + shrink * values[row, j]
 
 
 @dataclass(frozen=True)
-class Adam(Optimizer):
+class Adam(KernelOptimizer):
     """Adam (Kingma, Ba, ICLR 2015); with ``weight_decay`` AdamW (Loshchilov, Hutter, ICLR 2019).
 
     With ``amsgrad`` AMSGrad (Reddi, Kale, Kumar, ICLR 2018).
@@ -281,69 +295,62 @@ class Adam(Optimizer):
         highest = ("highest_second_moment",) if self.amsgrad else ()
         return ("first_moment", "second_moment", *highest)
 
-    def _update(
-        self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
-    ) -> None:
-        scalar, decay = values.dtype.type, self.weight_decay
+    def _numbers(self, rate: float, step: int, scalar: Scalar) -> Numbers:
+        decay = self.weight_decay
         # In double precision: 1 - 0.999 ** t would lose four of float32's seven digits.
         rate_now = rate / (1.0 - self.beta_1 ** (step + 1))
         root_correction = (1.0 - self.beta_2 ** (step + 1)) ** -0.5
         kept_and_new = self.beta_1, 1.0 - self.beta_1, self.beta_2, 1.0 - self.beta_2
         decays = (0.0, rate * decay) if self.decoupled else (decay, 0.0)
-        numbers = rate_now, *kept_and_new, root_correction, *decays
         epsilon = self.epsilon * (root_correction if self.epsilon_hat else 1.0)
-        _adam_rows(
-            *(values, slots["first_moment"], slots["second_moment"]),
-            *(slots.get("highest_second_moment"), rows, gradients),
-            *(*map(scalar, numbers), above_zero(epsilon, scalar)),
-        )
+        last = *decays, above_zero(epsilon, scalar)
+        return rate_now, *kept_and_new, root_correction, *last
+
+    def _run(self, *arguments: Array) -> None:
+        _adam_rows(*(*arguments, self.amsgrad or None))
 
 
 # numpy's error model: see Adagrad.
 @njit(cache=True, nogil=True, error_model="numpy")
 def _rmsprop_rows(  # type: ignore[no-untyped-def]
-    values,
-    square,
-    mean,
-    velocity,
-    rows,
-    gradients,
-    rate,
-    kept,
-    new,
-    momentum,
-    decay,
-    inside,
-    outside,
-    centered,
-    moving,
+    places, offsets, rows, gradients, numbers, centered, moving
 ):
-    for i in range(rows.size):
-        ahead = rows[min(i + kernels.AHEAD, rows.size - 1)]
-        for line in range(kernels.lines(values)):
-            kernels.ask_for(values, ahead, line)
-            kernels.ask_for(square, ahead, line)
-            kernels.ask_for(mean, ahead, line)
-            kernels.ask_for(velocity, ahead, line)
-        row = rows[i]
-        for j in range(values.shape[1]):
-            gradient = gradients[i, j] + decay * values[row, j]
-            variance = kept * square[row, j] + new * gradient * gradient
-            square[row, j] = variance
-            if centered:
-                average = kept * mean[row, j] + new * gradient
-                mean[row, j] = average
-                # Rounding may make a tiny variance negative.
-                variance = max(variance - average * average, kept * 0)
-            step = rate * gradient / (np.sqrt(variance + inside) + outside)
-            if moving:
-                step += momentum * velocity[row, j]
-                velocity[row, j] = step
-            values[row, j] -= step
+    for table in range(places.size):
+        stop = offsets[table + 1]
+        values = kernels.at_place(places, table, kernels.VALUES, gradients)
+        square = kernels.at_place(places, table, kernels.SLOT, gradients)
+        mean = kernels.at_place(places, table, kernels.SLOT + 1 if centered else 0, gradients)
+        at = kernels.SLOT + (2 if centered else 1)
+        velocity = kernels.at_place(places, table, at if moving else 0, gradients)
+        rate, kept, new = numbers[table, 0], numbers[table, 1], numbers[table, 2]
+        momentum, decay = numbers[table, 3], numbers[table, 4]
+        inside, outside = numbers[table, 5], numbers[table, 6]
+        for i in range(offsets[table], stop):
+            ahead = rows[min(i + kernels.AHEAD, stop - 1)]
+            for line in range(kernels.lines(values)):
+                kernels.ask_for(values, ahead, line)
+                kernels.ask_for(square, ahead, line)
+                kernels.ask_for(mean, ahead, line)
+                kernels.ask_for(velocity, ahead, line)
+            row = rows[i]
+            for j in range(values.shape[1]):
+                gradient = gradients[i, j] + decay * values[row, j]
+                variance = kept * square[row, j] + new * gradient * gradient
+                square[row, j] = variance
+                if centered:
+                    average = kept * mean[row, j] + new * gradient
+                    mean[row, j] = average
+                    # Rounding may make a tiny variance negative.
+                    variance = max(variance - average * average, kept * 0)
+                step = rate * gradient / (np.sqrt(variance + inside) + outside)
+                if moving:
+                    step += momentum * velocity[row, j]
+                    velocity[row, j] = step
+                values[row, j] -= step
 
 
 @dataclass(frozen=True)
-class RMSProp(Optimizer):
+class RMSProp(KernelOptimizer):
     """RMSProp (Tieleman, Hinton, 2012; centered: Graves, 2013), as in TensorFlow and Paddle.
 
     ``s = rho * s + (1 - rho) * g * g; v = momentum * v + learning_rate * g / sqrt(s + epsilon);``
@@ -390,51 +397,54 @@ class RMSProp(Optimizer):
         velocity = ("velocity",) if self.momentum else ()
         return ("mean_square", *mean, *velocity)
 
-    def _update(
-        self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
-    ) -> None:
-        scalar, unused = values.dtype.type, np.empty((0, 0), values.dtype)
+    def _numbers(self, rate: float, step: int, scalar: Scalar) -> Numbers:
         numbers = rate, self.rho, 1.0 - self.rho, self.momentum, self.weight_decay
-        _rmsprop_rows(
-            *(values, slots["mean_square"], slots.get("mean_gradient", unused)),
-            *(slots.get("velocity", unused), rows, gradients),
-            *(*map(scalar, numbers), *epsilons(self, scalar), self.centered, self.momentum > 0),
-        )
+        return *numbers, *epsilons(self, scalar)
+
+    def _run(self, *arguments: Array) -> None:
+        _rmsprop_rows(*(*arguments, self.centered, self.momentum > 0))
 
 
 # numpy's error model: see Adagrad.
 @njit(cache=True, nogil=True, error_model="numpy")
-def _ftrl_rows(  # type: ignore[no-untyped-def]
-    values, accumulator, linear, rows, gradients, inverse_rate, l1, pull, power, decay, half
-):
-    zero = l1 * 0
-    for i in range(rows.size):
-        ahead = rows[min(i + kernels.AHEAD, rows.size - 1)]
-        for line in range(kernels.lines(values)):
-            kernels.ask_for(values, ahead, line)
-            kernels.ask_for(accumulator, ahead, line)
-            kernels.ask_for(linear, ahead, line)
-        row = rows[i]
-        for j in range(values.shape[1]):
-            gradient = gradients[i, j] + decay * values[row, j]
-            before = accumulator[row, j]
-            after = before + gradient * gradient
-            accumulator[row, j] = after
-            if half:  # the usual case: a square root is many times as fast as a power
-                low, high = np.sqrt(before), np.sqrt(after)
-            else:
-                low, high = before**power, after**power
-            z = linear[row, j] + gradient - (high - low) * inverse_rate * values[row, j]
-            linear[row, j] = z
-            strength = high * inverse_rate + pull
-            clipped = min(max(z, -l1), l1)
-            # No strength: no gradient so far had a square above 0, so there is nothing to divide
-            # by.
-            values[row, j] = (clipped - z) / strength if strength > zero else zero
+def _ftrl_rows(places, offsets, rows, gradients, numbers, half):  # type: ignore[no-untyped-def]
+    for table in range(places.size):
+        stop = offsets[table + 1]
+        values = kernels.at_place(places, table, kernels.VALUES, gradients)
+        accumulator = kernels.at_place(places, table, kernels.SLOT, gradients)
+        linear = kernels.at_place(places, table, kernels.SLOT + 1, gradients)
+        inverse_rate, l1, pull = numbers[table, 0], numbers[table, 1], numbers[table, 2]
+        power, decay = numbers[table, 3], numbers[table, 4]
+        zero = l1 * 0
+        if inverse_rate < zero:  # it would be infinite: nothing changes
+            continue
+        for i in range(offsets[table], stop):
+            ahead = rows[min(i + kernels.AHEAD, stop - 1)]
+            for line in range(kernels.lines(values)):
+                kernels.ask_for(values, ahead, line)
+                kernels.ask_for(accumulator, ahead, line)
+                kernels.ask_for(linear, ahead, line)
+            row = rows[i]
+            for j in range(values.shape[1]):
+                gradient = gradients[i, j] + decay * values[row, j]
+                before = accumulator[row, j]
+                after = before + gradient * gradient
+                accumulator[row, j] = after
+                if half:  # the usual case: a square root is many times as fast as a power
+                    low, high = np.sqrt(before), np.sqrt(after)
+                else:
+                    low, high = before**power, after**power
+                z = linear[row, j] + gradient - (high - low) * inverse_rate * values[row, j]
+                linear[row, j] = z
+                strength = high * inverse_rate + pull
+                clipped = min(max(z, -l1), l1)
+                # No strength: no gradient so far had a square above 0, so there is nothing to
+                # divide by.
+                values[row, j] = (clipped - z) / strength if strength > zero else zero
 
 
 @dataclass(frozen=True)
-class FTRL(Optimizer):
+class FTRL(KernelOptimizer):
     """FTRL-Proximal (McMahan et al., *Ad Click Prediction: a View from the Trenches*, KDD 2013).
 
     ``n' = n + g * g; z += g - (n' ** p - n ** p) / learning_rate * w;``
@@ -483,18 +493,14 @@ class FTRL(Optimizer):
     def initial_slot(self, name: str) -> float:
         return self.initial_accumulator_value if name == "accumulator" else 0.0
 
-    def _update(
-        self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
-    ) -> None:
-        scalar = values.dtype.type
-        if rate <= 4 * np.finfo(scalar).tiny:  # its inverse would be infinite
-            return
-        pull = self.beta / rate + 2.0 * self.l2
-        numbers = 1.0 / rate, self.l1, pull, -self.learning_rate_power, self.weight_decay
-        _ftrl_rows(
-            *(values, slots["accumulator"], slots["linear"], rows, gradients),
-            *(*map(scalar, numbers), self.learning_rate_power == -0.5),
-        )
+    def _numbers(self, rate: float, step: int, scalar: Scalar) -> Numbers:
+        moves = rate > 4 * np.finfo(scalar).tiny
+        pull = self.beta / rate + 2.0 * self.l2 if moves else 0.0
+        inverse = 1.0 / rate if moves else -1.0
+        return inverse, self.l1, pull, -self.learning_rate_power, self.weight_decay
+
+    def _run(self, *arguments: Array) -> None:
+        _ftrl_rows(*(*arguments, self.learning_rate_power == -0.5))
 
 
 OPTIMIZERS: dict[str, type] = {

@@ -69,19 +69,21 @@ class Rounds:
         """Forget what was to be written to a table."""
         for each in self._writers.values():
             for commit, writes in each.held.items():
-                each.held[commit] = [write for write in writes if write.write.table != table]
+                each.held[commit] = [w for write in writes for w in write.without(table)]
 
     def reserve_again(self, tables: Mapping[str, Table]) -> None:
         """Get the memory for all that is kept, on another server."""
         for each in self._writers.values():
             for commit, writes in each.held.items():
-                each.held[commit] = [self.reserve(tables[w.write.table], w.write) for w in writes]
+                each.held[commit] = [
+                    self.reserve(tables[w.write.tables[0]], w.write) for w in writes
+                ]
 
     def over(self, writer: str, number: int) -> bool:
         """Return whether a round is over; pushes that come now are too late."""
         return writer in self._writers and number < self._writers[writer].round
 
-    def reserve(self, table: Table, write: ops.OnTable) -> ReservedWrite:
+    def reserve(self, table: Table, write: ops.OnTables) -> ReservedWrite:
         """Get all memory that a write will need at the end of its round.
 
         Raises
@@ -140,18 +142,19 @@ class Rounds:
         others: list[ReservedWrite] = []
         for commit, weight in zip(closures, weights.each, strict=True):
             for each in held.get(commit, ()):
-                if each.write.table not in tables:
+                (name,) = each.write.tables
+                if name not in tables:
                     continue
                 operation, reserved = each.write.operation, each.reservation
                 if isinstance(operation, ops.Push | ops.BlendValues):
                     pushed = Pushed(operation, reserved.admitted, commit, weight)
-                    averaged.setdefault((each.write.table, reserved.room), []).append(pushed)
+                    averaged.setdefault((name, reserved.room), []).append(pushed)
                 else:
                     others.append(each)
         found = []
         for (name, room), several in averaged.items():
             write, make = room.average(several, weights.total, (norms or {}).get(name))
-            found.append(ReservedWrite(ops.OnTable(name, write), make))
+            found.append(ReservedWrite(ops.on_table(name, write), make))
             self._averaged.add(room)
         return [*found, *others]
 
@@ -225,7 +228,7 @@ class _BlendRoom(_Room):
         if not self._got:
             shape, dtype = push.terms.shape, push.terms.dtype
             self._got = [scratch(shape, dtype) for _ in range(5)] + [scratch(shape, np.bool_)]
-        return Reservation(self, [Promise(self, 1)])
+        return Reservation(self, [Promise([self], 1)])
 
     def average(self, pushes: Sequence[Pushed], total: float, norm: float | None) -> _Planned:
         shares, terms, own_shares, own_terms, kept, set_ = self._got
@@ -257,7 +260,7 @@ class _VariableRoom(_Room):
         if self._sum is None:
             self._block = scratch(min(_BLOCK, self._table.extent), push.gradient.dtype)
             self._sum = scratch(self._table.shape, push.gradient.dtype)
-        return Reservation(self, [Promise(self, 1)])
+        return Reservation(self, [Promise([self], 1)])
 
     def average(self, pushes: Sequence[Pushed], total: float, norm: float | None) -> _Planned:
         assert self._sum is not None
@@ -311,16 +314,16 @@ class _RowsRoom(_Room):
             except MemoryError:
                 self._get(count)
         rows = self._table.requested(push.ids, repeated=False)
-        kept = [rows.promise, Promise(self, push.ids.size)]
+        kept = [rows.promise, Promise([self], push.ids.size)]
         return Reservation(self, kept, rows.admitted)
 
     def average(self, pushes: Sequence[Pushed], total: float, norm: float | None) -> _Planned:
-        rate, stop = None, 0
+        rates, stop = None, 0
         for push, *_ in pushes:
             assert isinstance(push, ops.PushRows)
             start, stop = stop, stop + push.ids.size
             self._ids[start:stop] = push.ids
-            rate = push.rate
+            rates = push.rates
         position = self._position[:stop]
         ids = read_only(self._ids[:stop])
         count = hashing.find_distinct(ids, self._found, position, self._heads)
@@ -336,7 +339,7 @@ class _RowsRoom(_Room):
                 may[part] = admitted
         sums = self._sums[:count]
         np.divide(sums, total, out=sums)
-        averaged = ops.PushRows(self._found[:count], sums, norm, distinct=True, rate=rate)
+        averaged = ops.PushRows(self._found[:count], sums, None, [norm], rates)
         return averaged, self._table.round_push(averaged, self._rows[:count], may)
 
     def _get(self, count: int) -> None:

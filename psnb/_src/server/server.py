@@ -24,7 +24,7 @@ from psnb._src.server.replication import DEPOSED, DONE, Connect, HostedShard
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.snapshots import OpenSnapshots, PreallocatedPages, chunks_wanted
 from psnb._src.server.tables.operations import (
-    OnTable,
+    OnTables,
     Operation,
     Preview,
     ShardOperation,
@@ -134,7 +134,7 @@ class Host:
 
     def _on_shard(self, hosted: HostedShard, operation: ShardOperation, reply: PendingReply) -> Any:
         match operation:
-            case OnTable():
+            case OnTables():
                 return self._run(hosted, operation, reply)
             case ops.CommitParts(commit, parts):
                 return self._commit(commit, parts, reply)
@@ -166,11 +166,11 @@ class Host:
         """Count reads and writes, and the updates of closures whose staleness is known."""
         traffic = self._traffic
         match operation:
-            case OnTable(_, inner):
-                traffic["pulls"] += isinstance(inner, _PULLS)
+            case OnTables(tables, inner):
+                traffic["pulls"] += len(tables) * isinstance(inner, _PULLS)
                 return
             case ops.PreparePart(_, part) | ops.CommitPart(_, part):
-                traffic["pushes"] += len(part.writes)
+                traffic["pushes"] += sum([len(write.tables) for write in part.writes])
         if isinstance(operation, _UPDATES) and result is not None:
             traffic["updates"] += 1
             traffic["staleness"] += result

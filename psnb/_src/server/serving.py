@@ -52,7 +52,7 @@ from psnb._src.server.messages import (
 from psnb._src.server.replication import Connect
 from psnb._src.server.schedules import rate_at
 from psnb._src.server.server import Host, Made
-from psnb._src.server.tables.operations import OnTable, TuneOptimizer
+from psnb._src.server.tables.operations import OnTables, TuneOptimizer
 from psnb._src.transport.shared_memory import Probe, can_see
 from psnb._src.transport.shared_memory import probe as own_probe
 from psnb._src.transport.stream import MessageStream, UnreceivedError, message_stream
@@ -283,7 +283,7 @@ def _prepared(request: ServerRequest) -> tuple[ServerRequest, Made]:
         with contextlib.suppress(Exception):
             operations[at] = unpacked(packed)
             match operations[at]:
-                case ops.OnShard(_, OnTable(_, TuneOptimizer(hyperparameters))):
+                case ops.OnShard(_, OnTables(_, TuneOptimizer(hyperparameters))):
                     # Once here: JAX compiles what it calls first.
                     for value in hyperparameters.values():
                         rate_at(value, 0)

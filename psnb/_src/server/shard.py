@@ -17,9 +17,16 @@ from psnb._src.server.commit_log import Commit, CommitLog, CommitRecord, CommitS
 from psnb._src.server.making import build
 from psnb._src.server.memory import refusal
 from psnb._src.server.rounds import square_norm
-from psnb._src.server.schedules import is_users
 from psnb._src.server.tables.checks import forms
-from psnb._src.server.tables.operations import OnTable, Push, ShardOperation
+from psnb._src.server.tables.fused import reserve_push, run_on_rows
+from psnb._src.server.tables.operations import (
+    COUNTING,
+    OnTables,
+    Push,
+    PushRows,
+    RowsOperation,
+    ShardOperation,
+)
 from psnb._src.server.tables.table import ReservedWrite, Table, with_rates
 from psnb._src.utils.range_set import Bounds
 from psnb.errors import ConfigurationError, InternalError, OwnershipLostError
@@ -48,8 +55,11 @@ class ParameterShard:
 
     def run(self, operation: ShardOperation) -> Any:
         match operation:
-            case OnTable(table, inner):
-                return self.table(table).run(inner)
+            case OnTables(names, RowsOperation() as of_rows):
+                return run_on_rows(self._all(names), of_rows)
+            case OnTables(names, inner):
+                (table,) = self._all(names)
+                return table.run(inner)
             case ops.CommitPart(commit, part):
                 return self._apply(self._prepare(commit, part))
             case ops.PreparePart(commit, part):
@@ -100,30 +110,34 @@ class ParameterShard:
             return operation
         part = operation.part
         pushes = [
-            (self.table(write.table), write.operation)
+            (self._all(write.tables), write.operation)
             for write in part.writes
             if isinstance(write.operation, Push)
         ]
-        by_users = [is_users(table.updater.required().learning_rate) for table, _ in pushes]
+        by_users = [True for tables, _ in pushes for table in tables if table.updater.by_user]
         # A part that is applied later, when all have prepared it or at the end of a round, might
         # find a function there by then, which fails.
         at_once = isinstance(operation, ops.CommitPart) and part.round_number is None
-        if at_once and not any(by_users):
+        if at_once and not by_users:
             return operation
         if not self.log.expects(operation.commit):
             return operation  # sent again: the first decision counts
         rated = iter(with_rates(pushes, as_one=part.round_number is not None))
         writes = [
-            OnTable(write.table, next(rated)) if isinstance(write.operation, Push) else write
+            OnTables(write.tables, next(rated)) if isinstance(write.operation, Push) else write
             for write in part.writes
         ]
         return msgspec.structs.replace(operation, part=part._replace(writes=writes))
 
     def changes(self, operation: ShardOperation) -> bool:
         """Return whether an operation may change the shard."""
-        if isinstance(operation, OnTable):
-            return self.table(operation.table).changes(operation.operation)
-        return operation.changes
+        if not isinstance(operation, OnTables):
+            return operation.changes
+        # A lookup may make rows, but a copy of the table would make the same rows.
+        return operation.operation.changes or (
+            isinstance(operation.operation, COUNTING)
+            and True in [table.counts for table in self._all(operation.tables)]
+        )
 
     def tick(self) -> None:
         """Count a minute."""
@@ -144,6 +158,12 @@ class ParameterShard:
                 "one by one, and strategy.recover() brings it back"
             )
         return found
+
+    def _all(self, names: Sequence[str]) -> list[Table]:
+        try:
+            return [self._tables[name] for name in names]
+        except KeyError:
+            return [self.table(name) for name in names]  # raises
 
     def creation(self, name: str) -> ops.CreateDense | ops.CreateSparse:
         """Return the operation that makes an empty table like this one."""
@@ -169,7 +189,8 @@ class ParameterShard:
         for name, tail in tails.items():
             self._tables[name].finish(tail.tail)
             updater = self._tables[name].updater
-            updater.skipped, updater.optimizer = tail.skipped, tail.optimizer
+            updater.skipped = tail.skipped
+            updater.follow(tail.optimizer)
         self.log, self.ended = log, ended
         # The reservations of the primary's commits are needed here as well.
         for entry in log.prepared():
@@ -198,7 +219,7 @@ class ParameterShard:
         before one of them changes anything.
         """
         for write in part.writes:
-            table = self.table(write.table)
+            table, *_ = self._all(write.tables)
             if not isinstance(write.operation, table.writes):
                 raise table.unknown(write.operation)
         return self.log.prepare(commit, part, self._reserve)
@@ -206,12 +227,16 @@ class ParameterShard:
     def _reserve(self, part: Part) -> list[ReservedWrite]:
         found: list[ReservedWrite] = []
         for write in part.writes:
-            table = self._tables[write.table]
+            of = write.operation
             try:
-                if part.round_number is not None and write.operation.collected:
-                    found.append(self.log.rounds.reserve(table, write))
+                if part.round_number is not None and of.collected:
+                    for each in write.parts():
+                        table = self._tables[each.tables[0]]
+                        found.append(self.log.rounds.reserve(table, each))
+                elif isinstance(of, PushRows):
+                    found.append(ReservedWrite(write, reserve_push(self._all(write.tables), of)))
                 else:
-                    make = table.reserve(write.operation)
+                    make = self._tables[write.tables[0]].reserve(of)
                     found.append(ReservedWrite(write, make))
             except MemoryError as error:
                 found.clear()  # not kept alive by a frame of the error
@@ -292,7 +317,7 @@ class ParameterShard:
             return {}
         wanted = {name: self._tables[name] for name in of.tables if name in self._tables}
         return {
-            each.write.table: square_norm(each.write.operation)
+            each.write.tables[0]: square_norm(each.write.operation)
             for each in rounds.averages(of.writer, of.closures, wanted, None, of.weights)
             if isinstance(each.write.operation, Push)
         }

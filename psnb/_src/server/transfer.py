@@ -103,10 +103,10 @@ class Transfer:
                 self._moving[name] = _Moving(table)
                 return [self._shard.creation(name)]
             if self._moving[name].pending():
-                return [ops.OnTable(name, self._moving[name].next())]
+                return [ops.on_table(name, self._moving[name].next())]
         for name, _ in sparse:  # not before: to look for changes is to look at all rows
             if self._moving[name].more(LAST):
-                return [ops.OnTable(name, self._moving[name].next())]
+                return [ops.on_table(name, self._moving[name].next())]
         return []
 
     def last(self) -> list[list[ops.ShardOperation]]:
@@ -117,12 +117,12 @@ class Transfer:
             if isinstance(table, SparseTable):
                 moving = self._moving[name]
                 while moving.more(than=0):
-                    steps.append([ops.OnTable(name, moving.next())])
+                    steps.append([ops.on_table(name, moving.next())])
             else:
                 whole = table.segment(0, table.extent)
                 creation = self._shard.creation(name)
                 creation = msgspec.structs.replace(creation, values=whole["values"])
-                steps.append([creation, ops.OnTable(name, ops.PutSegment(whole))])
+                steps.append([creation, ops.on_table(name, ops.PutSegment(whole))])
         tails = {name: self._shard.tail(name) for name in self._shard.tables()}
         return [*steps, [FinishReplica(tails, self._shard.log, self._shard.ended)]]
 

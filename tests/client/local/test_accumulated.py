@@ -9,11 +9,11 @@ import numpy as np
 import psnb
 from psnb._src.client.local.downpour import accumulating
 from psnb._src.client.updates import Updates, buffered
-from psnb._src.server.tables.operations import OnTable, PushGradient, PushRows
+from psnb._src.server.tables.operations import OnTables, PushGradient, PushRows
 from tests.client.in_process import SHARDS, InProcess, embedding, variable
 
 
-def _written(updates: Updates) -> list[OnTable]:
+def _written(updates: Updates) -> list[OnTables]:
     return [write for part in updates.parts().values() for write in part.writes]
 
 

@@ -22,7 +22,12 @@ from psnb._src.server.operations import ApplyCommit, FenceCommits, PreparePart
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.optimizers import FTRL, SGD, Adagrad, Adam, Momentum, RMSProp
 from psnb._src.server.tables.admission import CountFilter
-from psnb._src.server.tables.operations import LookUpRows, OnTable, Preview, ShardOperation
+from psnb._src.server.tables.operations import (
+    LookUpRows,
+    OnTables,
+    Preview,
+    ShardOperation,
+)
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb.errors import ConfigurationError, ServerMemoryError, ServerUnresponsiveError
 from tests.client.in_process import InProcess, asked_ids, embedding, variable
@@ -409,7 +414,7 @@ def test_a_read_of_the_closures_own_push_needs_no_more_than_its_rows() -> None:
     def step() -> Any:
         near.push([8], -np.ones((1, 2), np.float32))
         request = read_request(transport.shards[0], "e", LookUpRows(np.array([9], np.uint64)))
-        assert isinstance(request.operation, OnTable)
+        assert isinstance(request.operation, OnTables)
         assert isinstance(request.operation.operation, Preview)
         return near.lookup([9]).tolist()
 

@@ -16,7 +16,7 @@ from psnb._src.client.requests import Request
 from psnb._src.client.updates import Updates, buffered
 from psnb._src.client.variable import Variable
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.tables.operations import OnTable, PushGradient
+from psnb._src.server.tables.operations import PushGradient, on_table
 from psnb.errors import ServerLostError
 from tests.client.in_process import InProcess, embedding, variable
 from tests.conftest import wait_until
@@ -64,7 +64,7 @@ def value(gate: Gate) -> Variable:
 def _push(gate: Gate) -> None:
     """Change the variable as another worker does."""
     for number, shard in enumerate(gate.shards):
-        gate.call([Request(shard, OnTable(f"v/{2 * number}", PushGradient(np.ones(2))))])
+        gate.call([Request(shard, on_table(f"v/{2 * number}", PushGradient(np.ones(2))))])
 
 
 def test_a_variable_is_asked_for_once(gate: Gate, value: Variable) -> None:

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 import psnb
 from psnb._src.client.requests import Request
-from psnb._src.server.tables.operations import FinishTable, LookUpRows, OnTable
+from psnb._src.server.tables.operations import FinishTable, LookUpRows, on_table
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.saved import forge
 
@@ -71,8 +71,8 @@ def test_a_server_refuses_by_itself_what_a_checkpoint_must_not_hold(
         "waiting.frequencies": np.array([FAR], np.uint32),
     }
     with pytest.raises(ConfigurationError, match=r"waiting\.frequencies of 'e'"):
-        strategy._core.server_client.call([Request(shard, OnTable("e", FinishTable(tail)))])
-    look = Request(shard, OnTable("e", LookUpRows(tail["waiting.ids"])))
+        strategy._core.server_client.call([Request(shard, on_table("e", FinishTable(tail)))])
+    look = Request(shard, on_table("e", LookUpRows(tail["waiting.ids"])))
     (found,) = strategy._core.server_client.call([look])
     assert not found.any()
     assert not strategy.server_events()

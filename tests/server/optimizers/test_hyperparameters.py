@@ -165,13 +165,13 @@ def test_an_id_counts_once_a_push_however_often_it_is_in_it(
     dtype: str,
     rows: int | None,
 ) -> None:
-    given_, summed = (
+    given_, expected = (
         SparseTable("e", 2, rows, 0, 1, dtype, Constant(0.5), 0, optimizer) for _ in range(2)
     )
     for ids, gradients in history:
         push(given_, ids, gradients.astype(dtype))
         distinct = np.unique(ids)
         sums = np.array([gradients[ids == i].sum(0) for i in distinct]).reshape(-1, 2)
-        push(summed, distinct, sums.astype(dtype))
+        push(expected, distinct, sums.astype(dtype))
     every = np.arange(5, dtype=np.uint64)
-    np.testing.assert_array_equal(given_.lookup(every), summed.lookup(every))
+    np.testing.assert_array_equal(given_.lookup(every), expected.lookup(every))

@@ -7,7 +7,7 @@ import pytest
 
 from psnb._src.server.rounds import Rounds
 from psnb._src.server.tables.dense import DenseTable, composed
-from psnb._src.server.tables.operations import BlendValues, OnTable
+from psnb._src.server.tables.operations import BlendValues, on_table
 from psnb.errors import ConfigurationError
 
 SHARES = [0.0, 0.1, 1.0, 0.5]
@@ -55,7 +55,7 @@ def test_a_round_averages_what_the_blends_of_each_closure_come_to() -> None:
     table = DenseTable("v", values, None)
     of_closures = [[blend(1), blend(2)], [blend(3)], []]
     for commit, several in enumerate(of_closures):
-        reserved = [rounds.reserve(table, OnTable("v", each)) for each in several]
+        reserved = [rounds.reserve(table, on_table("v", each)) for each in several]
         rounds.collect("a", commit, reserved)
     (write,) = rounds.averages("a", [0, 1, 2], {"v": table})
     assert write.make is not None

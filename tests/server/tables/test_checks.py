@@ -161,7 +161,6 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "look": lambda table, ids: table.lookup(ids, training=False),
     "fetch": lambda table, ids: table.fetch(ids),
     "push": lambda table, ids: push(table, ids, ROWS[: np.size(ids)]),
-    "push distinct": lambda table, ids: push(table, ids, ROWS[: np.size(ids)], distinct=True),
     "merge": lambda table, ids: merge(
         table, ids, ROWS[: np.size(ids)], {"accumulator": ROWS[: np.size(ids)]}, 1, 0.5
     ),
@@ -195,12 +194,11 @@ GRADIENTS = [ROWS[:3], ROWS[:, :1], ROWS.astype(np.float64), ROWS.ravel(), ROWS.
 
 
 @pytest.mark.parametrize("gradients", GRADIENTS, ids=["short", "thin", "double", "flat", "list"])
-@pytest.mark.parametrize("distinct", [True, False])
-def test_gradients_of_another_form_reach_no_loop(gradients: Any, distinct: bool) -> None:
+def test_gradients_of_another_form_reach_no_loop(gradients: Any) -> None:
     table = growing()
     before = table.state()
     with pytest.raises(ConfigurationError, match="gradients for 'e'"):
-        push(table, IDS, gradients, distinct=distinct)
+        push(table, IDS, gradients)
     assert_unchanged(table, before)
 
 

@@ -12,7 +12,7 @@ from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.rounds import Rounds
 from psnb._src.server.tables.checks import COUNTS
 from psnb._src.server.tables.dense import DenseTable
-from psnb._src.server.tables.operations import OnTable, PushGradient, RoundWeights
+from psnb._src.server.tables.operations import PushGradient, RoundWeights, on_table
 from psnb._src.server.tables.presence import UpdateCounts, counts_together, joined, union, within
 from psnb.errors import InvalidArrayError
 
@@ -139,7 +139,7 @@ def test_ranges_are_cut_and_joined() -> None:
 def round_of(weights: RoundWeights | None, *pushes: PushGradient) -> np.ndarray:
     table, rounds = DenseTable("v", np.zeros(sum(SIZES)), SGD(1.0)), Rounds()
     for commit, each in enumerate(pushes):
-        rounds.collect("w", commit, [rounds.reserve(table, OnTable("v", each))])
+        rounds.collect("w", commit, [rounds.reserve(table, on_table("v", each))])
     closures = range(len(pushes))
     for write in rounds.averages("w", closures, {"v": table}, weights=weights):
         assert write.make is not None

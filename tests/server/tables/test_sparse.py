@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from psnb._src.server.optimizers import SGD, Adagrad
 from psnb._src.server.tables import operations as ops
-from psnb._src.server.tables import row_index, sparse
+from psnb._src.server.tables import row_index, row_table
 from psnb._src.server.tables.admission import Admission, Always, CountFilter, Probability
 from psnb._src.server.tables.initializers import Constant, Uniform
 from psnb._src.server.tables.operations import LookUpRows, PushRows, PutRows, RecordUse
@@ -262,7 +262,7 @@ def test_shrinking_frees_memory() -> None:
 
 
 def test_rows_that_a_shard_cannot_tell_apart_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (sparse, row_index):  # what is compiled has it as a constant
+    for module in (row_table, row_index):  # what is compiled has it as a constant
         monkeypatch.setattr(module, "MOST_ROWS", 3)
     made = SparseTable("e", 2, None, 0, 1, "float32", Constant(1.0), 0, SGD(1.0))
     ids = np.arange(5, dtype=np.uint64)

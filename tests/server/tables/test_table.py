@@ -127,14 +127,6 @@ def test_table_is_a_dict_of_rows(
 
 
 @KINDS
-def test_duplicates_are_summed_before_the_optimizer(rows: int | None) -> None:
-    twice, once = (Shards(rows, optimizer=Adagrad(0.5)) for _ in range(2))
-    twice.push([4, 4], np.ones((2, DIM)))
-    once.push([4], np.full((1, DIM), 2.0))
-    np.testing.assert_array_equal(twice.lookup([4]), once.lookup([4]))
-
-
-@KINDS
 @pytest.mark.parametrize("shards", [2, 3, 5])
 def test_first_rows_do_not_depend_on_the_number_of_shards(rows: int | None, shards: int) -> None:
     ids = range(ROWS)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -72,9 +73,9 @@ class PulledVariables(FrontClient):
             If a server that is asked is gone, or was when copies were pulled.
         """
         keys = [
-            (each.to, each.operation.table)
+            (each.to, each.operation.tables[0])
             if isinstance(each.to, ShardId)
-            and isinstance(each.operation, ops.OnTable)
+            and isinstance(each.operation, ops.OnTables)
             and isinstance(each.operation.operation, ops.ReadValues)
             else None
             for each in requests
@@ -147,8 +148,9 @@ class Accumulated(Updates):
 
         Their norms, by which optimizers may clip, do not give the sum's norm, and are left out.
         """
-        for shard, write in writes:
-            key, operation = (shard, write.table), write.operation
+        parts = ((shard, each) for shard, write in writes for each in write.parts())
+        for shard, write in parts:
+            key, operation = (shard, write.tables[0]), write.operation
             match operation:
                 case ops.PushGradient() if key in self._gradients:
                     self._gradients[key] = _added(self._gradients[key], operation)
@@ -173,12 +175,9 @@ class Accumulated(Updates):
         """Add all writes to others, with one gradient for each table, after the other writes."""
         updates.add((shard, each) for shard, writes in self._writes.items() for each in writes)
         updates.add(
-            (shard, ops.OnTable(table, push)) for (shard, table), push in self._gradients.items()
+            (shard, ops.on_table(table, push)) for (shard, table), push in self._gradients.items()
         )
-        updates.add(
-            (shard, ops.OnTable(table, _joined(pushes)))
-            for (shard, table), pushes in self._rows.items()
-        )
+        updates.add(_joined(self._rows))
         if self.weight is not None:
             updates.weigh(self.weight)
 
@@ -196,10 +195,24 @@ def _added(held: ops.PushGradient, push: ops.PushGradient) -> ops.PushGradient:
     return replace(held, gradient=compacted(whole, ranges), ranges=ranges)
 
 
-def _joined(pushes: list[ops.PushRows]) -> ops.PushRows:
-    ids = np.concatenate([each.ids for each in pushes])
-    gradients = np.concatenate([each.gradients for each in pushes])
-    return ops.PushRows(*summed(ids, gradients), distinct=True, half=pushes[0].half)
+def _joined(held: Mapping[tuple[ShardId, str], list[ops.PushRows]]) -> Iterator[ShardWrite]:
+    """Yield one push for each shard and kind of rows, with the sum of each id's gradients."""
+    kinds: dict[
+        tuple[ShardId, int, np.dtype, str | None], list[tuple[str, np.ndarray, np.ndarray]]
+    ] = {}
+    for (shard, table), pushes in held.items():
+        ids = np.concatenate([each.ids for each in pushes])
+        gradients = np.concatenate([each.gradients for each in pushes])
+        # Halves have a common exponent.
+        half = table if pushes[0].half else None
+        kind = shard, gradients.shape[1], gradients.dtype, half
+        kinds.setdefault(kind, []).append((table, *summed(ids, gradients)))
+    for (shard, _, _, half), several in kinds.items():
+        names, ids, sums = zip(*several, strict=True)
+        offsets = np.array([0, *accumulate([each.size for each in ids])])
+        joined, halves = np.concatenate(ids), half is not None
+        push = ops.PushRows(joined, np.concatenate(sums), offsets, half=halves)
+        yield shard, ops.OnTables(names, push)
 
 
 @contextmanager

@@ -101,7 +101,7 @@ def writes_nothing() -> bool:
 def _reading(request: Request) -> Request:
     """Return a request that neither makes rows nor counts occurrences."""
     on = request.operation
-    if not isinstance(on, ops.OnTable):
+    if not isinstance(on, ops.OnTables):
         raise _refused(on)
     match on.operation:
         case ops.LookUpRows():

@@ -23,7 +23,8 @@ import numpy as np
 
 from psnb._src.client.commit import UndecidedError
 from psnb._src.client.direct import CommitNumbers
-from psnb._src.client.requests import Request
+from psnb._src.client.parameter_shards import joined
+from psnb._src.client.requests import Request, on_table
 from psnb._src.client.server_client import FrontClient, ServerClient
 from psnb._src.client.updates import ShardWrite, Updates
 from psnb._src.client.whole_tables import TableName
@@ -227,9 +228,10 @@ class _Cycle:
         Fetching a row creates it, so reads that are not for training go to the servers, unless the
         rows are here.
         """
-        if not isinstance(request.to, ShardId) or not isinstance(request.operation, ops.OnTable):
+        if not isinstance(request.to, ShardId) or not isinstance(request.operation, ops.OnTables):
             return None
-        key, read = (request.to, request.operation.table), request.operation.operation
+        (table,) = request.operation.tables
+        key, read = (request.to, table), request.operation.operation
         ids: list[np.ndarray] = []
         if isinstance(read, ops.Preview):
             # The closure's own pushes are shown on top of the rows that they change.
@@ -238,12 +240,12 @@ class _Cycle:
         match read:
             case ops.ReadValues() | ops.GatherRows():
                 return key, None
-            case ops.LookUpRows(looked_up, training):
+            case ops.LookUpRows(looked_up, _, training):
                 wanted = np.concatenate([*ids, looked_up])
                 if training:  # `_fetch` looks for those that are missing
                     return key, wanted
-                table = self.tables.get(key)
-                here = isinstance(table, LocalSparse) and table.missing(wanted) is None
+                copy = self.tables.get(key)
+                here = isinstance(copy, LocalSparse) and copy.missing(wanted) is None
                 return (key, wanted) if here else None
         return None
 
@@ -291,6 +293,12 @@ class LocalCopies(FrontClient):
         ServerLostError
             If a server that is asked is gone.
         """
+        split = [_by_table(request) for request in requests]
+        answers = iter(self._call([each for several in split for each in several]))
+        return [joined([as_float32(next(answers)) for _ in several]) for several in split]
+
+    def _call(self, requests: Sequence[Request]) -> list[Any]:
+        """Answer requests of one table each."""
         cycle = self._cycle
         with cycle.lock:
             needs = {
@@ -308,7 +316,7 @@ class LocalCopies(FrontClient):
             with cycle.lock:
                 for at, (key, _) in needs.items():
                     on = requests[at].operation
-                    assert isinstance(on, ops.OnTable)
+                    assert isinstance(on, ops.OnTables)
                     # Copied: the array that a table returns belongs to the table.
                     answers[at] = np.array(as_float32(cycle.tables[key].table.run(on.operation)))
         return [answers[at] for at in range(len(requests))]
@@ -329,9 +337,9 @@ class LocalCopies(FrontClient):
         pushes: list[tuple[TableName, ops.Push | ops.BlendValues]] = []
         others: list[ShardWrite] = []
         for shard, part in parts.items():
-            for write in part.writes:
+            for write in [each for several in part.writes for each in several.parts()]:
                 if isinstance(write.operation, ops.Push | ops.BlendValues):
-                    pushes.append(((shard, write.table), write.operation))
+                    pushes.append(((shard, write.tables[0]), write.operation))
                 else:
                     others.append((shard, write))
         needs: list[_Need] = [
@@ -339,13 +347,13 @@ class LocalCopies(FrontClient):
         ]
         cycle = self._cycle
         if commit.closures:
-            dense = [(shard, w.table) for shard, w in others if isinstance(w.operation, _DENSE)]
+            dense = [(shard, w.tables[0]) for shard, w in others if isinstance(w.operation, _DENSE)]
             needs += [(key, None) for key in dense]
             self._fetch(cycle, needs)  # first: after it only a learning rate can fail
         else:
             self._fetch(cycle, needs)
             with cycle.lock:  # copies that are fetched later include the other writes
-                here = [each for each in others if (each[0], each[1].table) in cycle.tables]
+                here = [each for each in others if (each[0], each[1].tables[0]) in cycle.tables]
             if others:
                 now = Updates()
                 now.add(others)
@@ -392,7 +400,7 @@ class LocalCopies(FrontClient):
                 return None
             try:
                 cycle.updates.add(
-                    (shard, ops.OnTable(name, write))
+                    (shard, ops.on_table(name, write))
                     for (shard, name), table in cycle.tables.items()
                     for write in table.learned(1 / self.workers)
                 )
@@ -435,13 +443,13 @@ class LocalCopies(FrontClient):
             if cycle.over:
                 return False
             # First: a user's function may fail.
-            of_tables = [(cycle.tables[key].table, push) for key, push in pushes]
+            of_tables = [([cycle.tables[key].table], push) for key, push in pushes]
             rated = iter(with_rates([(t, p) for t, p in of_tables if isinstance(p, ops.Push)]))
             # All memory, and then all changes: without it, nothing is changed.
             makes: list[Make] = []
             for shard, write in others:
-                if (shard, write.table) in cycle.tables:
-                    makes += cycle.tables[shard, write.table].reserve_write(write.operation)
+                if (key := (shard, write.tables[0])) in cycle.tables:
+                    makes += cycle.tables[key].reserve_write(write.operation)
             for key, push in pushes:
                 rate_known = next(rated) if isinstance(push, ops.Push) else push
                 makes += cycle.tables[key].reserve_push(rate_known)
@@ -479,9 +487,7 @@ class LocalCopies(FrontClient):
         requests = []
         for (shard, name), rest in missing:
             fetch = ops.ReadState() if rest is None else ops.FetchRows(rest)
-            requests += [
-                Request(shard, ops.OnTable(name, each)) for each in (fetch, ops.ReadOptimizer())
-            ]
+            requests += [on_table(shard, name, each) for each in (fetch, ops.ReadOptimizer())]
         answers = self._behind.call(requests, cycle.updates.seen)
         with cycle.lock:
             for (key, rest), state, optimizer in zip(
@@ -493,6 +499,13 @@ class LocalCopies(FrontClient):
                 table = cycle.tables[key]
                 if isinstance(table, LocalSparse) and rest is not None:
                     table.install(rest, state)
+
+
+def _by_table(request: Request) -> list[Request]:
+    """Return the same as requests of one table each."""
+    if not isinstance(request.operation, ops.OnTables):
+        return [request]
+    return [Request(request.to, each) for each in request.operation.parts()]
 
 
 def _lost(cycle: _Cycle, error: MemoryError) -> MemoryError:

@@ -116,14 +116,18 @@ class RowLayout:
 
     def locate(self, ids: Mapping[str, Ids], rows: BatchRows) -> dict[str, LocatedIds]:
         """Find the position of each id among the rows of its table, by feature."""
-        found: dict[str, LocatedIds] = {}
-        for group in self._groups:
-            for table, names in group.features.items():
-                given = [ids[name] for name in names]
-                flat = [each.values if isinstance(each, Ragged) else each for each in given]
-                pairs = zip(given, rows.locate(table, *flat), strict=True)
-                found |= zip(names, pairs, strict=True)
-        return found
+        wanted = {
+            table: [_flat(ids[name]) for name in names]
+            for group in self._groups
+            for table, names in group.features.items()
+        }
+        positions = rows.locate(wanted)
+        return {
+            name: (ids[name], position)
+            for group in self._groups
+            for table, names in group.features.items()
+            for name, position in zip(names, positions[table], strict=True)
+        }
 
     def form(
         self,
@@ -162,11 +166,11 @@ class RowLayout:
         """Return the gradients of each table's rows from the groups' gradients."""
         found: dict[Handle, np.ndarray] = {}
         for group, matrix in zip(self._groups, matrices, strict=True):
-            start = 0
+            whole, start = np.asarray(matrix, group.tables[0].dtype), 0
             for table in group.tables:
                 if table in fetched:
                     count = len(fetched[table])
-                    found[table] = np.asarray(matrix, table.dtype)[start : start + count]
+                    found[table] = whole[start : start + count]
                     start += count
         return found
 
@@ -189,6 +193,10 @@ class RowLayout:
         if not bags:
             return np.empty(0, np.int32), np.empty(0, np.float32)
         return np.concatenate(bags), np.concatenate(scales)
+
+
+def _flat(ids: Ids) -> np.ndarray:
+    return ids.values if isinstance(ids, Ragged) else ids
 
 
 def _joined(

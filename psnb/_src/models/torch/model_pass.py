@@ -252,7 +252,7 @@ class ModelPass:
         if not all(isinstance(each, Tensor) for each in several):
             raise InvalidArrayError(f"{what} are no tensor: psnb.torch.as_torch makes some")
         try:
-            positions = self._rows.locate(self._tables[name], *arrays)
+            (positions,) = self._rows.locate({self._tables[name]: arrays}).values()
         except IdOutOfRangeError as error:
             places = (located("", each, self._inputs) for each in several)
             texts = [f"input {_joined(each.path)}{shown(each.part)}" for each in places if each]

@@ -56,6 +56,17 @@ def check_ids(what: str, ids: Any) -> None:
     check_flat(what, form(what, ids), ID)
 
 
+def check_offsets(what: str, offsets: Any, parts: int, count: int) -> None:
+    """Raise InvalidArrayError unless these divide ``count`` numbers into so many parts."""
+    if form(what, offsets) != (POSITION, (parts + 1,)) or not (
+        offsets[0] == 0 and offsets[-1] == count and (offsets[1:] >= offsets[:-1]).all()
+    ):
+        raise InvalidArrayError(
+            f"{what}: expected {POSITION} from 0 to {count} that never fall, for {parts} parts, "
+            f"found {offsets}"
+        )
+
+
 def check_distinct(what: str, ids: np.ndarray) -> None:
     """Raise InvalidArrayError if one of the ids is there twice."""
     ordered = np.sort(ids)  # faster than a hash map

@@ -55,7 +55,7 @@ class DenseTable(Table):
 
     def __init__(self, name: str, values: np.ndarray, optimizer: Optimizer | None) -> None:
         super().__init__()
-        self._name = name
+        self.name = name
         self._values = _copy(values)
         make = partial(Workspace.of_variable, self._values.size, self._values.dtype)
         self.updater = Updater(name, optimizer, make)
@@ -94,7 +94,7 @@ class DenseTable(Table):
                 if ranges is None:
                     self._check(gradient)
                 else:
-                    what = f"gradient for {self._name!r}"
+                    what = f"gradient for {self.name!r}"
                     check_array(what, gradient, self._values.dtype, (gradient.size,))
                     check_ranges(what, ranges, self.extent, gradient.size)
                 return partial(self._push, write)
@@ -118,7 +118,7 @@ class DenseTable(Table):
             case ops.MergeValues(values, slots, step, _, ranges, counts):
                 self.expected.check_learned(values, slots, self._values.shape)
                 if ranges is not None:
-                    check_ranges(f"values of {self._name!r}", ranges, self.extent, count_in(ranges))
+                    check_ranges(f"values of {self.name!r}", ranges, self.extent, count_in(ranges))
                 if counts is not None:
                     self.expected.check_counts(counts, step)
                 room = scratch(self._values.shape, self._values.dtype) if slots else values
@@ -130,7 +130,7 @@ class DenseTable(Table):
     # The rest takes no memory; see `reserve`.
 
     def _push(self, push: ops.PushGradient) -> None:
-        self._changing(None)
+        self.changing(None)
         if push.ranges is None and self._counts is None:
             self.updater.apply(
                 self._values.reshape(1, -1),
@@ -163,7 +163,7 @@ class DenseTable(Table):
         self, shares: np.ndarray, terms: np.ndarray, kept: np.ndarray, set_: np.ndarray
     ) -> None:
         """Blend; ``kept`` and ``set_`` (bool) are memory of the shape of the values."""
-        self._changing(None)
+        self.changing(None)
         np.equal(shares, 1, out=set_)
         np.copyto(self._values, 0, where=set_)  # also what is infinite
         np.subtract(1, shares, out=kept)
@@ -171,12 +171,12 @@ class DenseTable(Table):
         self._values += terms
 
     def _add(self, values: np.ndarray) -> None:
-        self._changing(None)
+        self.changing(None)
         self._values += values
 
     def _assign(self, rows: np.ndarray | None, values: np.ndarray) -> None:
         if rows is None:
-            self._changing(None)
+            self.changing(None)
         else:
             self._changing_rows(rows)
         self._values[... if rows is None else rows] = values
@@ -201,7 +201,7 @@ class DenseTable(Table):
         return add
 
     def _merge(self, of: ops.MergeValues, room: np.ndarray) -> None:
-        self._changing(None)
+        self.changing(None)
         self._values += of.values
         for name, slot in of.slots.items():
             np.subtract(slot, self._slots[name], out=room)
@@ -244,16 +244,16 @@ class DenseTable(Table):
 
     def put(self, segment: ops.Segment) -> None:
         """Load numbers from position ``start`` on; 0 if it is left out."""
-        found = forms(self._name, segment)
+        found = forms(self.name, segment)
         shape = found.get("values", (None, ()))[1]
         self.expected.check_numbers(found, shape)
         start = 0
         if "start" in segment:
-            check_form(f"start of {self._name!r}", found["start"], POSITION, (1,))
+            check_form(f"start of {self.name!r}", found["start"], POSITION, (1,))
             start = int(segment["start"][0])
-        what = f"numbers of {self._name!r}"
+        what = f"numbers of {self.name!r}"
         check_within(what, np.array([start, start + math.prod(shape)]), 0, self.extent)
-        self._changing(None)
+        self.changing(None)
         for name, array in self._arrays.items():
             part = segment[name].reshape(-1)
             array.reshape(-1)[start : start + part.size] = part
@@ -267,14 +267,14 @@ class DenseTable(Table):
         self._counts = UpdateCounts.of(tail[COUNTS].copy()) if COUNTS in tail else None
 
     def _check(self, values: np.ndarray) -> None:
-        what = f"values for {self._name!r}"
+        what = f"values for {self.name!r}"
         check_array(what, values, self._values.dtype, self._values.shape)
 
     def _check_rows(self, rows: np.ndarray, values: np.ndarray | None = None) -> None:
-        check_positions(f"rows of {self._name!r}", rows, len(self._values))
+        check_positions(f"rows of {self.name!r}", rows, len(self._values))
         if values is not None:
             shape = (rows.size, *self._values.shape[1:])
-            check_array(f"values for {self._name!r}", values, self._values.dtype, shape)
+            check_array(f"values for {self.name!r}", values, self._values.dtype, shape)
 
     def _saved(self, writes: Sequence[ops.TableOperation]) -> Callable[[], None]:
         return partial(self.load, self.state())

@@ -47,8 +47,20 @@ class GrowingArray:
 
     def __init__(self, columns: int, dtype: np.dtype, most: int | None = None) -> None:
         self._most = most
+        self._place: np.ndarray | None = None
         self.whole = np.empty((0, columns), dtype)
         self.rows = self.whole
+
+    def noted_in(self, place: np.ndarray) -> None:
+        """Keep the address of the rows in ``place``, int64 ``(1,)``, for compiled loops."""
+        self._place = place
+        self._move(self.whole, len(self.rows))
+
+    def _move(self, whole: np.ndarray, count: int) -> None:
+        # The address before anything else: it must never be that of memory that is gone.
+        if self._place is not None:
+            self._place[0] = kernels.address(whole)
+        self.whole, self.rows = whole, whole[:count]
 
     def reserve(self, count: int) -> None:
         """Get the memory of ``count`` rows; they are not added.
@@ -61,7 +73,7 @@ class GrowingArray:
         if count > len(self.whole):
             larger = self._larger(count)
             larger[: len(self.rows)] = self.rows
-            self.whole, self.rows = larger, larger[: len(self.rows)]
+            self._move(larger, len(self.rows))
 
     def grow(self, count: int) -> None:
         """Add rows until there are ``count``; the new ones are not initialised."""
@@ -88,7 +100,7 @@ class GrowingArray:
             kernels.move_up(self.rows, which)
             self.rows = self.whole[:count]
         else:
-            self.whole, self.rows = other.whole, other.rows
+            self._move(other.whole, count)
 
     def _larger(self, count: int) -> np.ndarray:
         columns, dtype = self.whole.shape[1], self.whole.dtype

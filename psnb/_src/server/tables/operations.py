@@ -2,8 +2,9 @@
 
 First operations on variables, then, from `LookUpRows` on, on embeddings, then, from `SkipUpdates`
 on, on both. A `TableOperation` has the arguments of a table's method (`psnb._src.server.tables`).
-`OnTable` adds the name of the table: so it is an operation of the shard, and a write in a closure's
-commit.
+`OnTables` adds the names of the tables: so it is an operation of the shard, and a write in a
+closure's commit. Rows are looked up and pushed in any number of tables at once; all else is an
+operation of one table (`on_table`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ from psnb._src.transport.message import InHalves, Message
 
 Segment = dict[str, np.ndarray]
 """Some rows of a table: the part of each of its arrays for these rows."""
+
+ALL = slice(None)
+
+_SHOWN = 3
+"""Names of tables in a message."""
 
 SEGMENT = 4 << 20
 """Bytes of a table that are read, written or sent at a time: no server is blocked for long."""
@@ -72,6 +78,7 @@ class Push(TableWrite, frozen=True):
     """Lets the optimizer apply gradients.
 
     The last field of each is ``half``: whether gradients of float32 are `halved` on their way.
+    (Those of several tables never are: they would have one exponent.)
     """
 
     collected: ClassVar[bool] = True
@@ -162,12 +169,32 @@ class MergeValues(TableWrite, frozen=True):
     counts: np.ndarray | None = None
 
 
-class LookUpRows(TableRead, frozen=True):
-    """`SparseTable.lookup`; as `ReadValues`."""
+class RowsOperation(TableOperation, frozen=True):
+    """An operation on rows of any number of tables of one kind, each named once.
+
+    ``offsets`` say where the ids of each table begin and end, int64 ``(tables + 1,)``; without them
+    all are of one table.
+    """
+
+    def part(self, number: int) -> Any:
+        """Return what it does in one of its tables, in views of its arrays."""
+        raise NotImplementedError
+
+    def _ids_of(self, number: int, offsets: np.ndarray | None) -> slice:
+        return ALL if offsets is None else slice(offsets[number], offsets[number + 1])
+
+
+class LookUpRows(RowsOperation, TableRead, frozen=True):
+    """`look_up`; ``half`` as for `ReadValues`, in one table."""
 
     ids: np.ndarray
+    offsets: np.ndarray | None = None
     training: bool = True
     half: bool = False
+
+    def part(self, number: int) -> LookUpRows:
+        at = self._ids_of(number, self.offsets)
+        return LookUpRows(self.ids[at], None, self.training, self.half)
 
 
 class FetchRows(TableRead, frozen=True):
@@ -176,20 +203,25 @@ class FetchRows(TableRead, frozen=True):
     ids: np.ndarray
 
 
-class PushRows(Push, frozen=True):
-    """Sums the gradients (``(n, dim)``) of equal ids, then lets the optimizer apply them.
+class PushRows(RowsOperation, Push, frozen=True):
+    """Lets the optimizers apply the gradients (``(n, dim)``) of ids, distinct in each table.
 
-    ``norm`` is the norm of the whole embedding's summed gradient; if it is left out, this shard's
-    is the whole. ``distinct`` says that no id occurs twice, so there is nothing to sum. ``rate`` is
-    the learning rate, if it was computed before.
+    By table: ``norms`` are those of the whole embeddings' gradients; where one is left out, this
+    shard's is the whole. ``rates`` are the learning rates, if they were computed before.
     """
 
     ids: np.ndarray
     gradients: np.ndarray
-    norm: float | None = None
-    distinct: bool = False
-    rate: float | None = None
+    offsets: np.ndarray | None = None
+    norms: Sequence[float | None] | None = None
+    rates: Sequence[float] | None = None
     half: bool = False
+
+    def part(self, number: int) -> PushRows:
+        at = self._ids_of(number, self.offsets)
+        norms = self.norms and self.norms[number : number + 1]
+        rates = self.rates and self.rates[number : number + 1]
+        return PushRows(self.ids[at], self.gradients[at], None, norms, rates, self.half)
 
 
 class MergeRows(TableWrite, frozen=True):
@@ -254,6 +286,10 @@ class Preview(TableOperation, frozen=True):
     read: TableRead
 
 
+COUNTING = (LookUpRows, FetchRows, Preview)
+"""Reads that count as occurrences of their ids."""
+
+
 class ReadState(TableOperation, frozen=True):
     """`Table.state`."""
 
@@ -313,21 +349,54 @@ class RoundWeights(Message, frozen=True):
     total: float
 
 
+def names_of_tables(names: Sequence[str]) -> str:
+    """Return the names of tables, for messages; of many the first ones."""
+    more = len(names) - _SHOWN
+    shown = ", ".join(map(repr, names[:_SHOWN]))
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
 class ShardOperation(Operation, frozen=True):
     """An operation of a shard."""
 
     changes: ClassVar[bool] = True
 
 
-class OnTable(ShardOperation, frozen=True):
-    """An operation of a table that the shard holds."""
+class OnTables(ShardOperation, frozen=True):
+    """An operation of tables that the shard holds."""
 
-    table: str
+    tables: tuple[str, ...]
     operation: TableOperation
 
     def __str__(self) -> str:
-        """Return both names, for messages."""
-        return f"{self.operation} of {self.table!r}"
+        """Return the names, for messages."""
+        return f"{self.operation} of {names_of_tables(self.tables)}"
+
+    def without(self, table: str) -> list[OnTables]:
+        """Return what is left of it without a table."""
+        if table not in self.tables:
+            return [self]
+        return [each for each in self.parts() if each.tables != (table,)]
+
+    def on(self, table: str) -> TableOperation:
+        """Return what it does in one of its tables."""
+        of = self.operation
+        found: TableOperation = of
+        if len(self.tables) > 1 and isinstance(of, RowsOperation):
+            found = of.part(self.tables.index(table))
+        return found
+
+    def parts(self) -> list[OnTables]:
+        """Return the same as operations of one table each."""
+        of = self.operation
+        if len(self.tables) == 1 or not isinstance(of, RowsOperation):
+            return [self]
+        return [OnTables((name,), of.part(at)) for at, name in enumerate(self.tables)]
+
+
+def on_table(name: str, operation: TableOperation) -> OnTables:
+    """Return an operation of one table."""
+    return OnTables((name,), operation)
 
 
 def _is_float32(field: Any) -> bool:

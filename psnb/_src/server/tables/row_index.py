@@ -33,6 +33,10 @@ _FIXED = object()
 _ALL_MAY = np.empty(0, np.bool_)
 
 
+# The place of an index, for `hashing.find_rows`: the addresses of keys and rows of a hash map and
+# how many slots it has; or none, and then the shards of the table and the rows of this one.
+
+
 class RowRequest:
     """Ids that will get rows, and memory for their numbers.
 
@@ -88,9 +92,12 @@ class FixedRowIndex:
         index``, so ids numbered by popularity load the servers evenly.
     """
 
+    numbering = _FIXED
+
     def __init__(self, rows: int, index: int, shards: int) -> None:
         self._index, self._shards = index, shards
         self.count = len(range(index, rows, shards))
+        self.place = np.array([0, 0, 0, shards, self.count], np.int64)
         self.waiting = self.spare = 0
 
     def prepare(self, ids: np.ndarray, *how: bool) -> RowRequest:
@@ -143,9 +150,10 @@ class GrowingRowIndex:
     def __init__(self, admission: Admission | None = None, seed: int = 0) -> None:
         self._admission, self._seed = admission or Always(), seed
         self.count = 0
-        self._numbering = object()  # as long as an id keeps its row
+        self.numbering = object()  # as long as an id keeps its row
         self._ids = GrowingArray(1, np.dtype(np.uint64))  # by row: the inverse of the hash map
-        self._keys, self._rows = _slots(_FIRST_SLOTS)
+        self.place = np.zeros(hashing.INDEX_PLACE, np.int64)
+        self._take(*_slots(_FIRST_SLOTS))
         self._free = self._limit()
 
     @property
@@ -185,7 +193,7 @@ class GrowingRowIndex:
         """Return how many rows a request makes at most, as things are now."""
         missing: int = hashing.find(self._keys, self._rows, read_only(request.ids), request.rows)
         if not missing:
-            request.numbering = self._numbering
+            request.numbering = self.numbering
         elif request.admitted.size:
             missing = int(np.count_nonzero(request.admitted & (request.rows < 0)))
         return missing
@@ -208,7 +216,7 @@ class GrowingRowIndex:
         except MemoryError:
             keys, rows = _slots(least)
         hashing.move(self._keys, self._rows, keys, rows)
-        self._keys, self._rows = keys, rows
+        self._take(keys, rows)
         self._free = self._limit() - used
 
     def give(self, request: RowRequest) -> np.ndarray:
@@ -219,7 +227,7 @@ class GrowingRowIndex:
         ids, rows = read_only(request.ids), request.rows
         if not request.min_count:
             hashing.find(self._keys, self._rows, ids, rows)
-        elif request.numbering is not self._numbering:
+        elif request.numbering is not self.numbering:
             done, count, self._free = hashing.find_or_add(
                 *(self._keys, self._rows, ids, request.admitted, request.min_count),
                 *(self.count, self._free, rows, self._ids.whole[:, 0]),
@@ -243,7 +251,7 @@ class GrowingRowIndex:
         if left == hashing.EMPTY:
             self._free += ids.size
         self._ids.grow(count)
-        self.count, self._numbering = count, object()
+        self.count, self.numbering = count, object()
 
     def locate(self, ids: np.ndarray) -> np.ndarray:
         """Return the row of each id, of new ones too."""
@@ -295,13 +303,18 @@ class GrowingRowIndex:
 
     def clear(self) -> None:
         """Forget all ids; the room stays."""
-        self.count, self._numbering = 0, object()
+        self.count, self.numbering = 0, object()
         self._ids.clear()
         self._rows.fill(hashing.EMPTY)
         self._free = self._limit()
 
     def nbytes(self) -> int:
         return self._keys.nbytes + self._rows.nbytes + self._ids.rows.nbytes
+
+    def _take(self, keys: np.ndarray, rows: np.ndarray) -> None:
+        """Use other slots, and note where they are for compiled loops."""
+        self.place[:3] = kernels.address(keys), kernels.address(rows), keys.size
+        self._keys, self._rows = keys, rows
 
     def _limit(self) -> int:
         return self._keys.size * 2 // 3  # probes stay short

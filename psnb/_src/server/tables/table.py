@@ -23,6 +23,7 @@ from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.changed_rows import ChangedRows, Changes, Watcher
 from psnb._src.server.tables.checks import Expected, forms
 from psnb._src.server.tables.updater import Updater
+from psnb._src.transport.message import Float16Message
 from psnb.errors import InternalError
 
 
@@ -45,13 +46,21 @@ class Table(ABC):
     by_row: ClassVar[bool] = False
     """Whether rows change one by one."""
 
+    kind: tuple[Any, ...] | None = None
+    """What tables have in common whose rows may be looked up and pushed together, if it has rows.
+    """
+
+    counts: bool = False
+    """Whether it takes occurrences of an id until that has a row."""
+
     updater: Updater
     """Its optimizer, and the counts of updates."""
 
     expected: Expected
     """What is loaded must be."""
 
-    _name: str
+    name: str
+    """What it is called in messages."""
 
     def __init__(self) -> None:
         self.watchers: list[Watcher] = []
@@ -94,8 +103,8 @@ class Table(ABC):
 
         An invalid tail raises ConfigurationError, and nothing is changed.
         """
-        self.expected.check_tail(forms(self._name, tail), tail.__getitem__)
-        self._changing(None)
+        self.expected.check_tail(forms(self.name, tail), tail.__getitem__)
+        self.changing(None)
         self.updater.step = int(tail["step"][0])
 
     def changed_since(self, mark: str) -> Changes:
@@ -120,7 +129,7 @@ class Table(ABC):
 
     def load(self, state: ops.Segment) -> None:
         """Load what `state` returned; raises as `put` does."""
-        self.expected.check_state(forms(self._name, state), state.__getitem__)
+        self.expected.check_state(forms(self.name, state), state.__getitem__)
         self.clear()
         self.put(state)
         self.finish(state)
@@ -129,7 +138,8 @@ class Table(ABC):
     def _saved(self, writes: Sequence[ops.TableOperation]) -> Callable[[], None]:
         """Return a function that undoes the effect of these writes."""
 
-    def _changing(self, rows: np.ndarray | None) -> None:
+    def changing(self, rows: np.ndarray | None) -> None:
+        """Tell watchers that rows are about to change; None for all of them."""
         if self.watchers:
             self._watched(lambda watcher: watcher.changing(rows))
 
@@ -154,7 +164,7 @@ class Table(ABC):
             If there is no memory; nothing is changed.
         """
 
-    def preview(self, writes: Sequence[ops.TableOperation], read: ops.TableRead) -> np.ndarray:
+    def preview(self, writes: Sequence[ops.TableOperation], read: ops.TableRead) -> Any:
         """Return what a read would return after some writes, without making them.
 
         So a closure sees its own writes before they are committed.
@@ -164,8 +174,9 @@ class Table(ABC):
         try:
             for write in writes:
                 self._rehearse(write)
-            result: np.ndarray = self.run(read)
-            return result.copy()  # before the writes are undone
+            result: np.ndarray | Float16Message = self.run(read)
+            # Before the writes are undone; what is halved is a copy.
+            return result.copy() if isinstance(result, np.ndarray) else result
         finally:
             undo()
             self.updater.step, self.updater.skipped = step, skipped
@@ -173,10 +184,6 @@ class Table(ABC):
     def _rehearse(self, write: ops.TableOperation) -> None:
         """Make a write that will be undone."""
         self.run(write)
-
-    def changes(self, operation: ops.TableOperation) -> bool:
-        """Return whether an operation may change the table."""
-        return operation.changes
 
     def run(self, operation: ops.TableOperation) -> Any:
         """Run an operation; raises InternalError if this kind of table does not have it."""
@@ -207,11 +214,13 @@ class Table(ABC):
 
     def unknown(self, operation: ops.TableOperation) -> InternalError:
         """Return the error for an operation that the table does not have."""
-        return InternalError(f"{type(self).__name__} {self._name!r} has no operation {operation}")
+        return InternalError(f"{type(self).__name__} {self.name!r} has no operation {operation}")
 
 
-def with_rates(pushes: Sequence[tuple[Table, ops.Push]], *, as_one: bool = False) -> list[ops.Push]:
-    """Return pushes, each with the learning rate that its table has for it.
+def with_rates(
+    pushes: Sequence[tuple[Sequence[Table], ops.Push]], *, as_one: bool = False
+) -> list[ops.Push]:
+    """Return pushes, each with the learning rates that its tables have for it.
 
     A push whose ids all turn out to have no row is not a step; later pushes of the same commit have
     the rate of one step later.
@@ -219,7 +228,7 @@ def with_rates(pushes: Sequence[tuple[Table, ops.Push]], *, as_one: bool = False
     Parameters
     ----------
     pushes : sequence of tuple
-        Each with its table, in the order in which they will be applied.
+        Each with its tables, in the order in which they will be applied.
     as_one : bool
         Whether a table's pushes will be one update.
 
@@ -230,9 +239,13 @@ def with_rates(pushes: Sequence[tuple[Table, ops.Push]], *, as_one: bool = False
     """
     ahead: Counter[Table] = Counter()
     found: list[ops.Push] = []
-    for table, push in pushes:
-        found.append(msgspec.structs.replace(push, rate=table.updater.rate(ahead[table])))
-        ahead[table] += not as_one
+    for tables, push in pushes:
+        rates = [table.updater.rate(ahead[table]) for table in tables]
+        several = isinstance(push, ops.PushRows)
+        rated = {"rates": rates} if several else {"rate": rates[0]}
+        found.append(msgspec.structs.replace(push, **rated))
+        if not as_one:
+            ahead.update(tables)
     return found
 
 
@@ -245,7 +258,7 @@ class ReservedWrite:
 
     Attributes
     ----------
-    write : OnTable
+    write : OnTables
         The write.
     make : callable or None
         Makes the write; None if it waits for the end of a round.
@@ -253,9 +266,21 @@ class ReservedWrite:
         The memory that it needs at the end of the round.
     """
 
-    write: ops.OnTable
+    write: ops.OnTables
     make: Callable[[], None] | None = None
     reservation: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ReservedWrite, (self.write,)
+
+    def without(self, table: str) -> list[ReservedWrite]:
+        """Return what is left of it without a table."""
+        if table not in self.write.tables:
+            return [self]
+        parts = self.write.parts()
+        make: Any = self.make
+        return [
+            ReservedWrite(part, make.part(at))
+            for at, part in enumerate(parts)
+            if part.tables != (table,)
+        ]

@@ -6,17 +6,30 @@ Pure. Not thread-safe; the server's one thread uses it, like the table that it b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from psnb._src.server import kernels
-from psnb._src.server.optimizer import Optimizer, Workspace
+from psnb._src.server.optimizer import Matrices, Optimizer, Workspace
 from psnb._src.server.schedules import is_users, rate_at
 from psnb._src.server.tables.presence import Piece
 from psnb.errors import ConfigurationError
+
+_known: WeakValueDictionary[Optimizer, Optimizer] = WeakValueDictionary()
+
+
+def _shared(optimizer: Optimizer | None) -> Optimizer | None:
+    """Return the one of equal optimizers by which tables are known to have the same."""
+    if optimizer is None or is_users(optimizer.learning_rate):  # which may compare as it likes
+        return optimizer
+    try:
+        return _known.setdefault(optimizer, optimizer)
+    except TypeError:  # it cannot be hashed
+        return optimizer
 
 
 class Updater:
@@ -35,6 +48,11 @@ class Updater:
 
     Attributes
     ----------
+    optimizer : Optimizer or None
+        The optimizer, as it is now; equal ones are the same object.
+    changes_gradients, by_user : bool
+        Whether gradients may have to be clipped or negated first, and whether the learning rate is
+        a function of users.
     step : int
         Updates applied: one for each push. Part of checkpoints.
     skipped : int
@@ -49,24 +67,22 @@ class Updater:
         *,
         gaps: bool = False,
     ) -> None:
-        self._name, self._gaps = name, gaps
+        self._name, self.gaps = name, gaps
         self._make_workspace = make_workspace
         self._workspace: Workspace | None = None
-        self._optimizer: Optimizer | None = None
-        self.optimizer = optimizer
+        self.optimizer: Optimizer | None = None
+        self.follow(optimizer)
         self.step = self.skipped = 0
 
-    @property
-    def optimizer(self) -> Optimizer | None:
-        """The optimizer, as it is now."""
-        return self._optimizer
-
-    @optimizer.setter
-    def optimizer(self, optimizer: Optimizer | None) -> None:
+    def follow(self, optimizer: Optimizer | None) -> None:
+        """Have another optimizer, of the same state, from the next update on."""
+        changes = optimizer is not None and optimizer.changes_gradients
         # First: there may be no memory. Changing gradients needs it before they are used.
-        if self._workspace is None and optimizer and (self._gaps or optimizer.changes_gradients):
+        if self._workspace is None and optimizer and (self.gaps or changes):
             self._workspace = self._make_workspace()
-        self._optimizer = optimizer
+        self.changes_gradients = changes
+        self.by_user = optimizer is not None and is_users(optimizer.learning_rate)
+        self.optimizer = _shared(optimizer)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -75,12 +91,20 @@ class Updater:
 
     def required(self) -> Optimizer:
         """Return the optimizer, or raise ConfigurationError if there is none."""
-        if self._optimizer is None:
+        if self.optimizer is None:
             raise ConfigurationError(
                 f"{self._name!r} has no optimizer, so gradients cannot be pushed to it: "
                 "make it with optimizer=psnb.SGD(...) or another one, or use assign_sub"
             )
-        return self._optimizer
+        return self.optimizer
+
+    def rates_at(self, steps: Sequence[int], rates: Sequence[float] | None) -> Sequence[float]:
+        """Return the learning rates at steps, where the given ones are for functions of users."""
+        if rates is not None and self.by_user:
+            return rates
+        rate = self.required().learning_rate
+        known = {step: rate_at(rate, step) for step in {*steps}}
+        return [known[step] for step in steps]
 
     def apply(
         self,
@@ -96,9 +120,9 @@ class Updater:
         It is not a step if there are rows, and all are below 0.
         """
         optimizer = self.required()
-        if not is_users(optimizer.learning_rate):
+        if not self.by_user:
             rate = None
-        gaps = self._gaps and rows.size > 0 and int(rows.min()) < 0
+        gaps = self.gaps and rows.size > 0 and int(rows.min()) < 0
         if gaps and int(rows.max()) < 0:
             return
         optimizer.apply(
@@ -121,7 +145,7 @@ class Updater:
         rate is the one at the variable's count of updates.
         """
         optimizer = self.required()
-        if rate is None or not is_users(optimizer.learning_rate):
+        if rate is None or not self.by_user:
             rate = rate_at(optimizer.learning_rate, self.step)
         if norm is None and optimizer.clipnorm is not None:
             norm = kernels.norm(gradient.reshape(1, -1))
@@ -174,7 +198,63 @@ class Updater:
         ConfigurationError
             If one is out of its range, or would need other optimizer state; nothing was changed.
         """
-        self.optimizer = tuned(self.required(), self._name, hyperparameters)
+        self.follow(tuned(self.required(), self._name, hyperparameters))
+
+
+class Updated(NamedTuple):
+    """Rows of tables, and their gradients.
+
+    Attributes
+    ----------
+    places, offsets : numpy.ndarray
+        int64: the place of each table, and where its rows begin and end.
+    rows, gradients : numpy.ndarray
+        int64 ``(n,)``, and ``(n, dim)``, of which the tables may have a part.
+    """
+
+    places: np.ndarray
+    offsets: np.ndarray
+    rows: np.ndarray
+    gradients: np.ndarray
+
+
+def apply_to_tables(
+    updaters: Sequence[Updater],
+    matrices: Sequence[Matrices],
+    of: Updated,
+    norms: Sequence[float | None] | None,
+    rates: Sequence[float] | None,
+    unsure: Collection[int],
+) -> None:
+    """Take one step of each of several tables; see `Updater.apply`.
+
+    Tables with the same optimizer take it in one call, but for those whose gradients must be
+    changed first: clipped, or left out where a row is below 0, which may be in the ``unsure``.
+    """
+    start = 0
+    for stop in range(1, len(updaters) + 1):
+        first = updaters[start]
+        alone = first.changes_gradients or (first.gaps and start in unsure)
+        if not alone and stop < len(updaters):
+            other = updaters[stop]
+            if other.optimizer is first.optimizer and not (other.gaps and stop in unsure):
+                continue
+        offsets, some = of.offsets[start : stop + 1], updaters[start:stop]
+        if alone:
+            at = slice(offsets[0], offsets[1])
+            norm = None if norms is None else norms[start]
+            rate = None if rates is None else rates[start]
+            first.apply(*matrices[start](), of.rows[at], of.gradients[at], norm, rate)
+        else:
+            steps = [each.step for each in some]
+            found = first.rates_at(steps, rates and rates[start:stop])
+            own, places = matrices[start:stop], of.places[start:stop]
+            first.required().apply_to_tables(
+                own, places, offsets, of.rows, of.gradients, found, steps
+            )
+            for each in some:
+                each.step += 1
+        start = stop
 
 
 def tuned(optimizer: Optimizer, name: str, hyperparameters: Mapping[str, Any]) -> Optimizer:

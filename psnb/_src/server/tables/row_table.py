@@ -1,0 +1,244 @@
+"""RowTable: the rows of a shard of an embedding, and the memory for more. Pure.
+
+What a shard does with them is in `psnb._src.server.tables.sparse`, and what is done with the rows
+of several tables at once in `psnb._src.server.tables.fused`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from psnb._src.server import kernels
+from psnb._src.server.hashing import MOST_ROWS
+from psnb._src.server.kernels import read_only
+from psnb._src.server.memory import Promise, Reservable
+from psnb._src.server.optimizer import Optimizer, Workspace
+from psnb._src.server.tables.admission import Admission, Always
+from psnb._src.server.tables.checks import ROW_USE, ExpectedRows, check_array, check_ids
+from psnb._src.server.tables.growing_array import GrowingArray
+from psnb._src.server.tables.initializers import Initializer
+from psnb._src.server.tables.row_index import FixedRowIndex, GrowingRowIndex, RowIndex, RowRequest
+from psnb._src.server.tables.row_use import CtrAccessor, RowUse
+from psnb._src.server.tables.table import Table
+from psnb._src.server.tables.updater import Updater
+from psnb.errors import InternalError, ServerMemoryError
+
+_ALWAYS = Always()
+_NONE = np.empty(0, np.int64)
+
+
+class RowTable(Table, Reservable):
+    """Rows by id, with their optimizer state, and the memory for more.
+
+    Parameters
+    ----------
+    name : str
+        The embedding's name, for messages.
+    dim : int
+        Floats a row.
+    rows : int or None
+        Rows of the whole table; None for any 64-bit id.
+    index, shards : int
+        Which shard this is, and of how many.
+    dtype : str
+        ``"float32"`` or ``"float64"``.
+    initializer : Initializer
+        First values of a row.
+    seed : int
+        The table's own seed, 0 to 2**64 - 1.
+    optimizer : Optimizer or None
+        What `PushRows` applies.
+    admission : Admission
+        Which ids get a row, if ``rows`` is None.
+    accessor : CtrAccessor, optional
+        How the use of rows is recorded, if ``rows`` is None; by default it is not recorded.
+
+    Attributes
+    ----------
+    dim : int
+        Floats a row.
+    dtype : numpy.dtype
+        Of the rows.
+    index : RowIndex
+        From ids to rows.
+    selects, fixed : bool
+        Whether some ids may have no row, though they were looked up or pushed; whether all rows
+        are there from the beginning.
+    at : int
+        The address of its place, where compiled loops find its arrays; see
+        `psnb._src.server.kernels`.
+    """
+
+    by_row = True
+
+    expected: ExpectedRows
+
+    def __init__(
+        self,
+        name: str,
+        dim: int,
+        rows: int | None,
+        index: int,
+        shards: int,
+        dtype: str,
+        initializer: Initializer,
+        seed: int,
+        optimizer: Optimizer | None,
+        admission: Admission = _ALWAYS,
+        accessor: CtrAccessor | None = None,
+    ) -> None:
+        super().__init__()
+        self.name, self.dim, self.dtype = name, dim, np.dtype(dtype)
+        self._initializer, self._seed = initializer, seed
+        self._fixed = None if rows is None else (rows, index, shards)
+        self._admission, self._accessor = admission, accessor
+        # Some ids may have no row, unless all get one when first seen.
+        make = partial(Workspace.of_rows, dim, self.dtype)
+        gaps = not isinstance(admission, Always)
+        self.updater = Updater(name, optimizer, make, gaps=gaps)
+        self.expected = ExpectedRows(
+            *(name, self.dtype, self.updater.slots, (dim,), self._fixed),
+            uses=accessor is not None,
+            waits=admission.min_count > 1,
+        )
+        self._names = ("ids", *self.expected.numbers, *(ROW_USE if accessor else ()))
+        self.kind = self.dtype, dim, rows is not None
+        self.counts = admission.min_count > 1
+        self.selects, self.fixed = gaps, rows is not None
+        self._place = np.zeros(kernels.PLACE, np.int64)
+        self.at = kernels.address(self._place)
+        self.index: RowIndex
+        self._values: GrowingArray
+        self._slots: dict[str, GrowingArray]
+        self._use: RowUse | None
+        self._begin()
+
+    @property
+    def extent(self) -> int:
+        return self.index.count
+
+    def nbytes(self) -> int:
+        """Return the bytes of parameters, optimizer state, index, and marks of changes.
+
+        The room that a growing table reserves for more rows is not counted: it takes no memory yet.
+        """
+        changed = 0 if self._changed is None else self._changed.nbytes()
+        arrays = sum(array.rows.nbytes for array in self.row_arrays())
+        return arrays + self.index.nbytes() + changed
+
+    def _known_use(self) -> RowUse:
+        if self._use is None:
+            raise InternalError(f"embedding {self.name!r} was made without an accessor")
+        return self._use
+
+    def _growing(self) -> GrowingRowIndex:
+        if not isinstance(self.index, GrowingRowIndex):
+            raise InternalError(f"embedding {self.name!r} has fixed rows")
+        return self.index
+
+    def matrices(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the values and slots of all rows, valid until there are more."""
+        return self._values.rows, {name: slot.rows for name, slot in self._slots.items()}
+
+    def first_rows(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return which of ids without a row would get one at once, and what would be in it."""
+        at = np.flatnonzero(self._admission.may_enter(ids, self._seed))
+        first = np.empty((at.size, self.dim), self.dtype)
+        self._initializer.fill(first, read_only(ids[at]), self._seed)
+        return at, first
+
+    def _begin(self) -> None:
+        """Make it empty, in new memory."""
+        most = None if self._fixed is None else len(range(self._fixed[1], *self._fixed[::2]))
+        values = GrowingArray(self.dim, self.dtype, most)
+        slots = {name: GrowingArray(self.dim, self.dtype, most) for name in self.updater.slots}
+        for array in (values, *slots.values()):
+            array.reserve(most or 0)
+        index = (
+            GrowingRowIndex(self._admission, self._seed)
+            if self._fixed is None
+            else FixedRowIndex(*self._fixed)
+        )
+        self._use = RowUse(self._accessor) if self._accessor else None
+        self._values, self._slots = values, slots
+        self.replace_index(index)
+        for at, array in enumerate((values, *slots.values()), kernels.VALUES):
+            array.noted_in(self._place[at : at + 1])
+        self._extend(0, self.index.ids())
+        self.measure()
+
+    def row_arrays(self) -> list[GrowingArray]:
+        """Return all arrays that have a row for each id."""
+        return [self._values, *self._slots.values(), *([] if self._use is None else [self._use])]
+
+    def requested(
+        self, ids: np.ndarray, counting: bool = True, repeated: bool = True, inserted: bool = False
+    ) -> RowRequest:
+        """Get and keep the memory for the rows of ids; see `GrowingRowIndex.prepare`."""
+        request = self.index.prepare(ids, counting, repeated, inserted)
+        if new := request.most_new:  # none, if the rows are fixed
+            spare = min(self._room - self.index.count, self.index.spare) - self.promised
+            if new > spare:
+                new = self._growing().look(request)  # mostly, all of them are there
+            if new > spare:
+                self._reserve(self.promised + new)
+        request.promise = Promise([self], new)
+        return request
+
+    def _reserve(self, more: int) -> None:
+        """Get memory for more rows; a part stays if there is none for the rest."""
+        rows = self._growing()
+        if rows.count + more > MOST_ROWS:
+            raise ServerMemoryError(
+                f"a shard of embedding {self.name!r} has {rows.count:,} rows and was to get up to "
+                f"{more:,} more: it has {MOST_ROWS:,} at most. Nothing was changed. Make "
+                "the strategy with more servers or more shards=, into which a checkpoint can be "
+                "restored, or hold fewer rows (admission=, shrink)"
+            )
+        rows.reserve(more)
+        for array in self.row_arrays():
+            array.reserve(rows.count + more)
+        self.measure()
+
+    def measure(self) -> None:
+        """Note for how many rows there is memory."""
+        self._room = min(len(array.whole) for array in self.row_arrays())
+
+    def replace_index(self, index: RowIndex) -> None:
+        """Take another index, for the rows as they are now."""
+        self.index = index
+        self._place[0] = kernels.address(index.place)
+
+    def give(self, request: RowRequest) -> np.ndarray:
+        """Return the rows of ids, and make new ones. Takes no memory."""
+        before = self.index.count
+        found = self.index.give(request)
+        if self.index.count > before:
+            rows = self._growing()
+            try:
+                self._extend(before, rows.last_ids(before))
+            except BaseException:  # a bug, but no id may be known without its row
+                rows.take_back(before)
+                for array in self.row_arrays():
+                    array.grow(before)
+                raise
+        if request.promise is not None:
+            request.promise.release()
+        if request.min_count > 1:
+            self.changing(_NONE)  # ids may wait now, which are in no row
+        return found
+
+    def _extend(self, start: int, ids: np.ndarray) -> None:
+        """Initialise the rows of ``ids``, from the row ``start`` on."""
+        stop = self.index.count
+        for array in self.row_arrays():
+            array.grow(stop)
+        self._initializer.fill(self._values.rows[start:stop], read_only(ids), self._seed)
+        for name, slot in self._slots.items():
+            slot.rows[start:stop] = self.updater.required().initial_slot(name)
+
+    def _check_rows(self, ids: np.ndarray, numbers: np.ndarray, what: str) -> None:
+        check_ids(f"ids for {self.name!r}", ids)
+        check_array(f"{what} for {self.name!r}", numbers, self.dtype, (ids.size, self.dim))
