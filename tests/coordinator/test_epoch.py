@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue
+from psnb._src.coordinator.datasets import epoch as epochs
 from psnb._src.coordinator.datasets.epoch import run_epoch, run_in_order
 from psnb._src.coordinator.scheduling.events import Withdraw
 from psnb._src.utils.inbox import Inbox
@@ -30,7 +31,8 @@ class Epoch:
         self.scheduled: list[RemoteValue] = []
         self.withdrawn: list[str] = []
         self.woken = threading.Event()
-        self.watch: Callable[[], object] = bool
+        self.watch: Callable[[], object] | None = bool
+        self.idle = False  # a worker is
         self.poll: Callable[[], object] = bool
         self.wanted = 1000
         self.ended: list[RemoteValue] = []
@@ -50,6 +52,7 @@ class Epoch:
 
     def handle(self, *events: Any) -> None:
         self.withdrawn += [each.reason for each in events if isinstance(each, Withdraw)]
+        self.inbox.look()
 
     @contextmanager
     def filling(self) -> Iterator[None]:
@@ -116,6 +119,43 @@ def test_idle_workers_are_asked_again_from_time_to_time() -> None:
     epoch = Epoch()
     running = in_thread(epoch.run)
     assert epoch.woken.wait(TIMEOUT)
+    epoch.over = True
+    running.result(TIMEOUT)
+
+
+def test_an_epoch_that_nobody_watches_waits_without_the_loop_until_something_is_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(epochs, "_LOOK_AT_LEAST", 100 * TIMEOUT)
+    epoch = Epoch()
+    epoch.watch = None
+    looked = threading.Semaphore(0)
+    epoch.poll = looked.release
+    running = in_thread(epoch.run)
+    wait_until(lambda: len(epoch.scheduled) == 8, "four for each worker")
+    assert looked.acquire(timeout=TIMEOUT)
+    turns, posts = epoch.loop.call_soon_threadsafe, list[object]()
+    epoch.loop.call_soon_threadsafe = (  # type: ignore[method-assign]
+        lambda *given: (posts.append(given), turns(*given))[1]
+    )
+    for _ in range(5):
+        assert looked.acquire(timeout=TIMEOUT)
+    assert not posts
+    assert not epoch.woken.is_set()
+
+    epoch.idle = True
+    assert epoch.woken.wait(TIMEOUT)
+    epoch.idle, epoch.over = False, True
+    running.result(TIMEOUT)
+
+
+def test_a_new_worker_gets_closures_though_none_has_ended() -> None:
+    epoch = Epoch()
+    epoch.watch = None
+    running = in_thread(epoch.run)
+    wait_until(lambda: len(epoch.scheduled) == 8, "four for each worker")
+    epoch.count = 3
+    wait_until(lambda: len(epoch.scheduled) == 12, "four for the third")
     epoch.over = True
     running.result(TIMEOUT)
 

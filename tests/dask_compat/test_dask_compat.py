@@ -15,6 +15,7 @@ from psnb._src.dask_compat.plugins import (
     actors_at,
     add_handler,
     call_every,
+    call_handler,
     hold_tasks,
     keep_awake,
     memory_limit,
@@ -23,6 +24,7 @@ from psnb._src.dask_compat.plugins import (
     remove_handler,
     replace_operation,
     threads_of,
+    workers_of,
 )
 from psnb._src.dask_compat.reach import (
     ask,
@@ -142,6 +144,27 @@ def test_the_scheduler_names_all_workers_and_what_they_are(cluster: Client) -> N
     for worker in found["workers"].values():
         assert worker["status"] == "running"
         assert {"name", "resources"} <= worker.keys()
+
+
+def test_the_scheduler_itself_describes_workers_in_the_same_way(
+    cluster: Client, scheduler: Callable[..., Any]
+) -> None:
+    identity = run_on_loop(event_loop(cluster), partial(scheduler_identity, cluster))
+    assert scheduler(workers_of) == {
+        address: {key: worker[key] for key in ("name", "status", "resources")}
+        for address, worker in identity["workers"].items()
+    }
+
+
+def test_a_handler_is_called_on_the_scheduler_itself(scheduler: Callable[..., Any]) -> None:
+    def both(dask_scheduler: Scheduler) -> Any:
+        add_handler(dask_scheduler, PLUGIN, lambda x: x + 1)
+        try:
+            return call_handler(dask_scheduler, PLUGIN, {"x": 1})
+        finally:
+            remove_handler(dask_scheduler, PLUGIN)
+
+    assert scheduler(both) == 2
 
 
 def test_a_connection_of_ones_own_is_a_socket_and_asks(cluster: Client) -> None:

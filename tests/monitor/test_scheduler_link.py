@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -13,16 +15,22 @@ import pytest
 from distributed import Client, LocalCluster
 
 from psnb._src.monitor.backlog import Extract
+from psnb._src.monitor.links import scheduler_link
 from psnb._src.monitor.links.scheduler_link import (
     GONE_SECONDS,
     MOST_BYTES,
     MOST_COORDINATORS,
+    RARELY,
+    READ,
+    READ_WITHIN,
     SWEEP,
     SchedulerLink,
     UpdatesRoute,
 )
 from psnb._src.monitor.protocol import WATCH_ONLY, CommandName
-from tests.conftest import wait_until
+from psnb._src.transport import questions
+from psnb._src.transport.questions import Answers
+from tests.conftest import DEADLINE, wait_until
 from tests.monitor.hub.jupyter import Jupyter
 from tests.monitor.hub.updates import update
 from tests.monitor.viewed import FakeViewed, reporting
@@ -111,6 +119,7 @@ def scheduler() -> Iterator[LocalCluster]:
 @pytest.fixture
 def client(scheduler: LocalCluster) -> Iterator[Client]:
     with Client(scheduler, timeout=10) as client:
+        client.register_plugin(Answers())  # as each strategy does
         yield client
 
 
@@ -160,6 +169,41 @@ def test_a_coordinator_tells_the_scheduler_and_takes_no_commands_from_there(
     assert not link.alive
 
 
+def test_updates_are_made_while_someone_reads_them(
+    client: Client, scheduler: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "INTERVAL", 0.02)
+    monkeypatch.setattr(scheduler_link, "INTERVAL", 0.02)
+    now = [1000.0]
+    client.register_plugin(UpdatesRoute())
+    route = scheduler.scheduler.plugins["psnb-updates"]
+    monkeypatch.setattr(route, "_clock", lambda: now[0])
+    monkeypatch.setattr(route, "_read", -math.inf)
+    asked = threading.Semaphore(0)
+    read = scheduler.scheduler.handlers[READ]
+    monkeypatch.setitem(scheduler.scheduler.handlers, READ, lambda: (asked.release(), read())[1])
+    viewed = _viewed("unread")
+    link = SchedulerLink(viewed, client)
+    link.start()
+    try:
+        wait_until(lambda: "unread" in route._kept, "the scheduler has heard of it")
+        first = route._kept["unread"].backlog.last
+        viewed.set(completed=7)
+        for _ in range(3):
+            assert asked.acquire(timeout=DEADLINE)
+        assert route._kept["unread"].backlog.last == first
+
+        _told(client, "unread")
+        wait_until(
+            lambda: _told(client, "unread")["updates"][-1]["summary"]["completed"] == 7,  # type: ignore[index]
+            "the reader gets what is new",
+        )
+        now[0] += READ_WITHIN  # it has gone
+        wait_until(lambda: link._interval == RARELY, "nobody reads")
+    finally:
+        link.stop()
+
+
 def test_the_scheduler_forgets_what_is_gone_by_itself(
     client: Client, scheduler: LocalCluster
 ) -> None:
@@ -187,6 +231,7 @@ def test_a_page_sees_an_attached_schedulers_coordinators_and_their_end(
     viewed = _viewed("far")
     with server.panel() as panel:
         with Client(scheduler, timeout=10) as client:
+            client.register_plugin(Answers())
             address = _base(client) + "/status"
             link = SchedulerLink(viewed, client)
             link.start()

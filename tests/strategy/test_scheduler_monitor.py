@@ -31,7 +31,7 @@ def reconnected(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
         "scheduler_identity": scheduler_identity,
     }.items():
         monkeypatch.setattr(scheduler_life, name, value)
-    asyncio.run(scheduler_ends(None, interval=0.0))  # type: ignore[arg-type]
+    asyncio.run(scheduler_ends(None, interval=0.001))  # type: ignore[arg-type]
 
 
 def test_a_connection_that_breaks_for_a_moment_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:

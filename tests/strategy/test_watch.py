@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.strategy.watch import ServerWatch
 from tests.conftest import DEADLINE, wait_until
@@ -53,3 +55,66 @@ def test_an_unexpected_error_is_logged_once_and_the_servers_are_asked_again(
     watched.stop()
     said = [record.message for record in caplog.records if record.name == "psnb"]
     assert len(said) == len(set(said)) == 2
+
+
+class Counting:
+    """Answers, and notes of what kind each request was."""
+
+    def __init__(self) -> None:
+        self.asked: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def call(self, requests: list[Any]) -> list[Any]:
+        for each in requests:
+            self.asked.put("traffic" if isinstance(each, Request) else each)
+        return [LOAD if isinstance(each, Request) else 0.1 for each in requests]
+
+    def next(self, count: int) -> set[str]:
+        """Return the kinds of the next requests."""
+        return {self.asked.get(timeout=DEADLINE) for _ in range(count)}
+
+
+def test_what_grows_with_the_parameters_is_asked_only_while_someone_looks() -> None:
+    servers = SimpleNamespace(running=[ServerAddress("tcp://a", "psnb-server-0")], lost=[])
+    optimizer = SimpleNamespace(
+        request=lambda: "optimizer", rate_request=lambda: "rate", learning_rate=0.1
+    )
+    server_client, parameter = Counting(), SimpleNamespace(optimizer=optimizer)
+    watched = ServerWatch(
+        servers,  # type: ignore[arg-type]
+        server_client,  # type: ignore[arg-type]
+        lambda: {"table": parameter},  # type: ignore[dict-item]
+        interval=0.001,
+        wanted_seconds=DEADLINE,
+        rarely=0.001,
+    )
+    watched.keep()
+    assert watched.wanted()
+    assert server_client.next(3) == {"optimizer", "rate", "traffic"}
+
+    watched._wanted_seconds = -1.0  # nobody has looked for long enough
+    assert not watched.wanted()
+    server_client.next(20)  # what was begun before is among these
+    while not server_client.asked.empty():
+        server_client.asked.get()
+    assert server_client.next(20) == {"traffic"}
+
+    watched._wanted_seconds = DEADLINE
+    watched.keep()
+    wait_until(lambda: server_client.next(1) != {"traffic"}, "optimizers are asked for again")
+    watched.stop()
+
+
+def test_who_looks_again_wakes_it() -> None:
+    servers = SimpleNamespace(running=[ServerAddress("tcp://a", "psnb-server-0")], lost=[])
+    server_client = Counting()
+    watched = ServerWatch(
+        servers,  # type: ignore[arg-type]
+        server_client,  # type: ignore[arg-type]
+        dict,
+        wanted_seconds=-1.0,
+        rarely=10 * DEADLINE,
+    )
+    for _ in range(3):
+        watched.keep()
+        assert server_client.next(1) == {"traffic"}
+    watched.stop()

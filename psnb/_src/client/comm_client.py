@@ -532,14 +532,14 @@ class CommServerClient(ServerClient):
         return longest + FAILOVER_TIMEOUT if moves else longest
 
     def _look_after(self) -> None:
-        """Look again and again after what is under way."""
+        """Look again and again after what is under way, until nothing is."""
         if not self._attends:
             self._attends = True
             self._spawn(self._attend())
 
     async def _attend(self) -> None:
         errors = LoopErrors("Looking after requests to servers")
-        while True:
+        while self._attends:
             await asyncio.sleep(self._look_again_after / 2)
             with errors:
                 now = time.monotonic()
@@ -548,6 +548,9 @@ class CommServerClient(ServerClient):
                         batch.failed(range(len(batch.requests)), _unanswered(batch))
                     elif now - since >= self._look_again_after:
                         self._spawn(self._look_again(batch))
+            # A thread notes a batch before it sees whether there is this task; so this looks after.
+            self._attends = False
+            self._attends = bool(self._batches)
 
     async def _look_again(self, batch: RequestBatch) -> None:
         """Send requests again whose shards have moved; check whether the other servers live."""

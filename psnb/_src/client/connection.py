@@ -202,10 +202,16 @@ class ControlConnection:
         When it closes, the connection closes too.
     server : ServerAddress
         The server.
+
+    Attributes
+    ----------
+    on_broken : callable
+        Called when the connection breaks.
     """
 
     def __init__(self, pool: ConnectionPool, server: ServerAddress) -> None:
         self._pool, self._server = pool, server
+        self.on_broken: Callable[[], object] = bool
         self._connection: ServerConnection | None = None
         self._opening: asyncio.Task[None] | None = None
         self._heard = 0  # on connections that are closed
@@ -263,6 +269,7 @@ class ControlConnection:
         for question in questions:
             if not question.answer.done():
                 question.answer.set_exception(error)
+        self.on_broken()
 
 
 _TICKS = 20

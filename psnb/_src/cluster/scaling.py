@@ -1,7 +1,7 @@
 """ClosureScaling: the Dask scheduler plugin that lets adaptive scaling see closures.
 
 Closures are not Dask tasks: without the plugin nothing scales up for them, and the workers that run
-them look idle and are scaled away. Each coordinator sends the scheduler twice a second what it has
+them look idle and are scaled away. Each coordinator sends the scheduler once a second what it has
 to do, through the handler `DEMAND`. The plugin stays on the scheduler, one for all strategies and
 notebooks, and changes nothing while no coordinator has a demand. All of it runs on the scheduler's
 event loop.

@@ -547,7 +547,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         clock, core = TrainingClock(), self._core
         with core.training(clock), core.progress(progress, iterator.share):
             core.begin_epoch(clock, None, iterator.count, earlier)
-            deque(run_epoch(core, *given, watch=watch or bool), maxlen=0)
+            deque(run_epoch(core, *given, watch=watch), maxlen=0)
             core.queue.join(None, core.saving.poll)
         iterator.may_be_over = False
         iterator.check_any()

@@ -147,6 +147,7 @@ class CoordinatorCore:
             mode,
             strategy.name,
             strategy.losses.advice,
+            strategy.watch.wanted,
         )
         self.membership = Membership(strategy.client, strategy.closure_workers, services)
         self._cancel = self.queue.cancel  # one object for all remote values
@@ -300,6 +301,7 @@ class CoordinatorCore:
         """Return what the servers reported last; once closed, they are not asked any more."""
         found = self.strategy.watch.statistics()
         if self._last_workers is None:
+            self.watch()  # who asks for them once may do so again
             return found
         return tuple(
             each

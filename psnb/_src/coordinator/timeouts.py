@@ -85,3 +85,8 @@ class Timeouts:
     def beat(self) -> float:
         """Seconds between two heartbeats of a worker: several fit into ``heartbeat``."""
         return min(1.0, self.heartbeat / 4)
+
+    @property
+    def rare_beat(self) -> float:
+        """The same while nobody looks at what they say."""
+        return max(self.beat, min(2.5, self.heartbeat / 4))

@@ -31,6 +31,29 @@ def remove_handler(node: Scheduler | Worker, name: str) -> None:
     node.handlers.pop(name, None)
 
 
+def call_handler(scheduler: Scheduler, name: str, arguments: dict[str, Any]) -> Any:
+    """Call a function that `add_handler` has added to a scheduler, and return what it returns.
+
+    Relies on ``Server.handlers``.
+    """
+    return scheduler.handlers[name](**arguments)
+
+
+def workers_of(scheduler: Scheduler) -> dict[str, dict[str, Any]]:
+    """Return by address what the scheduler's ``identity`` says of a worker's role.
+
+    Relies on ``Scheduler.workers``, and of each ``name``, ``status`` and ``resources``.
+    """
+    return {
+        address: {
+            "name": each.name,
+            "status": each.status.name,
+            "resources": dict(each.resources),
+        }
+        for address, each in scheduler.workers.items()
+    }
+
+
 def replace_operation(
     scheduler: Scheduler, name: str, function: Callable[..., Any]
 ) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ class SessionOpening(Struct, frozen=True):
     worker_name: str  # what people call the worker, if Dask has no name for it
     worker_index: int
     num_workers: int  # what closures see in their context
-    beat: float  # seconds between the worker's heartbeats
+    beat: float  # seconds between the worker's heartbeats, at first
     drain: float  # seconds that closures get to end when the worker leaves
     strategy: str  # whose updates go by rounds or local copies, if the mode has such
     exchange: int | None  # with local copies: after how many closures changes are sent
@@ -110,6 +110,12 @@ class RevokeClosure(ToWorker, frozen=True):
 
 class FlushCopies(ToWorker, frozen=True):
     """Send the servers the updates that the worker has kept."""
+
+
+class BeatEvery(ToWorker, frozen=True):
+    """Give a heartbeat every so many seconds."""
+
+    seconds: float
 
 
 class UseThreads(ToWorker, frozen=True):

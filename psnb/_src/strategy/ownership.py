@@ -106,8 +106,15 @@ class Ownership:
 
     async def publish(self, layout: Layout, servers: Sequence[ServerAddress]) -> None:
         """Publish where the shards are, and which servers there should be, as a heartbeat."""
+        await self._tell(registry.PUBLISH, **self.publication(layout, servers))
+
+    def publication(self, layout: Layout, servers: Sequence[ServerAddress]) -> dict[str, Any]:
+        """Return what the scheduler's `PUBLISH` is called with for that."""
         keys, turn = [server.key for server in servers], next(self._turns)
-        await self._tell(registry.PUBLISH, layout=layout.packed(), servers=keys, turn=turn)
+        return {**self._known(), "layout": layout.packed(), "servers": keys, "turn": turn}
+
+    def _known(self) -> dict[str, str]:
+        return {"token": self._owner.token, "strategy": self._strategy}
 
     async def close(self) -> None:
         """Have the scheduler forget the strategy."""
@@ -132,8 +139,7 @@ class Ownership:
             await self._call(handler, **arguments)
 
     async def _call(self, handler: str, **arguments: Any) -> str:
-        known = {"token": self._owner.token, "strategy": self._strategy}
-        refusal: str = await _ask(self._client, handler, **known, **arguments)
+        refusal: str = await _ask(self._client, handler, **{**self._known(), **arguments})
         if refusal not in ("", registry.UNKNOWN):
             raise OwnershipLostError(refusal)
         return refusal

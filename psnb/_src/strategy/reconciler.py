@@ -1,10 +1,11 @@
 """Reconciler: watches the servers of a strategy, and repairs its layout.
 
-Several times a second it tells each server which shards to hold, and the server answers which it
-holds; the answer is also the heartbeat (`ServerControl.heartbeat`). From what is observed, a pure
-function (`psnb._src.placement.next_layout.next_layout`) computes the next layout. It is published,
-and the servers get it with the next heartbeats. So no single message needs to arrive: whatever went
-wrong is seen again in the next round.
+Once a second it tells each server which shards to hold, and the server answers which it holds; the
+answer is also the heartbeat (`ServerControl.heartbeat`). While something is to be done or waited
+for, it does so several times a second; a connection that breaks is noticed at once. From what is
+observed, a pure function (`psnb._src.placement.next_layout.next_layout`) computes the next layout.
+It is published, and the servers get it with the next heartbeats. So no single message needs to
+arrive: whatever went wrong is seen again in the next round.
 
 Threads: the Dask client's event loop. One task makes the rounds; it waits for no server. One task
 for each server asks it; one more starts servers in place of lost ones, and one notices the end of
@@ -16,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
@@ -33,25 +35,33 @@ from psnb._src.placement.next_layout import (
     SyncPauses,
     next_layout,
 )
-from psnb._src.placement.registry import PUBLISH_AGAIN
+from psnb._src.placement.registry import PUBLISH, PUBLISH_AGAIN
 from psnb._src.protocol.lost_shards import UNKNOWN
 from psnb._src.strategy.control import ServerControl, gone, unresponsive
 from psnb._src.strategy.draining import LastSave, ServerDraining, no_last_save
 from psnb._src.strategy.scheduler_life import scheduler_ends
 from psnb._src.strategy.servers import Servers
+from psnb._src.transport.questions import INTERVAL, questions_of, until_beat
 from psnb._src.utils.loops import LoopErrors
+from psnb._src.utils.threads import start_task
 from psnb.errors import ClusterError, CoordinatorClosedError, ServerLostError
 
 logger = logging.getLogger("psnb")
 
-_HEARTBEAT_INTERVAL = 0.2
-"""Seconds between two heartbeats of a server, at most."""
+_HEARTBEAT_INTERVAL = 1.0
+"""Seconds between two heartbeats of a server, at most, while all is well."""
+
+_HEARTBEATS = 10
+"""How many there are, at least, in each `heartbeat_timeout` that is not very short."""
+
+_BUSY_INTERVAL = 0.2
+"""Seconds between two heartbeats, at most, while something is amiss or someone waits."""
+
+_BUSY_SECONDS = 1.0
+"""Seconds for which someone counts as waiting who has waited for a round."""
 
 _INTERVAL_WHILE_MOVING = 0.02
 """The same while shards move or copies are filled: the next step waits for servers' answers."""
-
-_PUBLISH_SOON = 1.0
-"""The same, after publishing failed."""
 
 _RECRUIT_INTERVAL = 1.0
 
@@ -97,12 +107,17 @@ class Reconciler:
         self._pauses = SyncPauses()
         self._watched: dict[ServerAddress, WatchedServer] = {}
         self._news, self._rounds = asyncio.Event(), asyncio.Event()
+        beat = min(_HEARTBEAT_INTERVAL, servers.control.heartbeat_timeout / _HEARTBEATS)
+        self._beat = max(_BUSY_INTERVAL, beat)
+        self._busy_until = 0.0  # someone waits for rounds
         self._loop = event_loop(client)
         self._draining = ServerDraining(self._loop, servers, last_save)
         self._recruiting: asyncio.Task[None] | None = None
         self._recruits = LoopErrors("Looking for parameter servers")
         self._last_round = self._published = self._looked = 0.0
-        self._named: tuple[ServerAddress, ...] = ()  # the servers that were published last
+        self._named: tuple[ServerAddress, ...] | None = ()  # the servers that were published last
+        self._questions = questions_of(client)
+        self._renewing: set[asyncio.Task[None]] = set()
         self._task = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
         self.close = self._task.cancel
 
@@ -131,7 +146,7 @@ class Reconciler:
             self._servers.give_up(server)
         self.wanted = wanted
         # Until the scheduler knows: if it retires a process now, this must be an empty one.
-        while not self._task.done() and set(drained) & set(self._named):
+        while not self._task.done() and set(drained) & set(self._named or drained):
             await self.next_round()
 
     def _arranged(self) -> bool:
@@ -200,6 +215,10 @@ class Reconciler:
 
     async def next_round(self) -> None:
         """Return when one more round was made; on the client's event loop."""
+        now = self._loop.time()
+        if now >= self._busy_until:  # it may pause for longer
+            self._news.set()
+        self._busy_until = now + _BUSY_SECONDS
         self._rounds.clear()
         await self._rounds.wait()
 
@@ -227,25 +246,39 @@ class Reconciler:
                 with errors:
                     await self._round()
                 self._rounds.set()
-                moving = bool(self._homes or self._drained) or any(
-                    each.syncing is not None or each.successor is not None
-                    for each in self._servers.layout.placements
-                )
-                pause = _INTERVAL_WHILE_MOVING if moving else _HEARTBEAT_INTERVAL
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
+                    async with asyncio.timeout(self._pause()):
                         await self._news.wait()
                 self._news.clear()
         finally:
             self._rounds.set()
             for watched in self._watched.values():
                 watched.close()
-            if self._recruiting is not None:
-                self._recruiting.cancel()
+            for task in (*self._renewing, *filter(None, [self._recruiting])):
+                task.cancel()
+
+    def _pause(self) -> float:
+        """Return the seconds until the next round, if nothing happens before."""
+        now, layout = self._loop.time(), self._servers.layout
+        if (
+            self._homes
+            or self._drained
+            or any(
+                each.syncing is not None or each.successor is not None for each in layout.placements
+            )
+        ):
+            return _INTERVAL_WHILE_MOVING
+        well = (
+            now >= self._busy_until
+            and self._watched.keys() == set(self._servers.running)
+            and len(self._watched) >= self.wanted
+            and all(each.is_well(layout.version) for each in self._watched.values())
+        )
+        return until_beat(now, self._beat) if well else _BUSY_INTERVAL
 
     async def _round(self) -> None:
         now = self._loop.time()
-        passed, self._last_round = min(_HEARTBEAT_INTERVAL, now - self._last_round), now
+        passed, self._last_round = min(self._beat, now - self._last_round), now
         self._follow(passed)
         async with self._servers.changing:
             before = self._servers.layout
@@ -256,8 +289,7 @@ class Reconciler:
             after = next_layout(before, observed, usable, self._homes, unfit)
             self._pauses.note(before, after, now)
             running = self._servers.running
-            late = now - self._published > PUBLISH_AGAIN
-            if after is not before or running != self._named or late:
+            if after is not before or running != self._named:
                 self._named = running
                 try:
                     await self._servers.publish(after)
@@ -266,23 +298,42 @@ class Reconciler:
                     # It is known here: servers follow it, and workers get it when the scheduler
                     # is there again.
                     logger.warning("where the parameters are cannot be published: %s", error)
-                    self._published = now - PUBLISH_AGAIN + _PUBLISH_SOON
+                    self._published = -math.inf
+        if now - self._published > PUBLISH_AGAIN - INTERVAL and not self._renewing:
+            start_task(self._renew(), self._renewing, "psnb renewal")
         for kind, text in changes(before, after, self._way):
             self._servers.events.add(kind, text)
         able = [each for each in usable if not self.is_unresponsive(each)]
         writing = {server for server, each in observed.items() if each.writes}
         self._draining.follow(after, leaving, able, writing)
         for watched in self._watched.values():
-            watched.send_heartbeat(after, self._news)
+            watched.send_heartbeat(after)
         if after is not before:
             self._news.set()  # the next step may be possible immediately
         self._recruit(now, len(leaving))
+
+    async def _renew(self) -> None:
+        """Publish the layout again, as the owner's heartbeat, with other questions."""
+        servers = self._servers
+        try:
+            refusal = await self._questions.ask(
+                PUBLISH, lambda: servers.ownership.publication(servers.layout, servers.running)
+            )
+        except (OSError, RuntimeError) as error:
+            logger.warning("the owner's heartbeat does not reach the Dask scheduler: %s", error)
+        else:
+            if refusal or self._published == -math.inf:
+                # The next round publishes it by itself: as that has failed, or to know what a
+                # refusal means.
+                self._named = None
+                self._news.set()
+            self._published = self._loop.time()
 
     def _follow(self, passed: float) -> None:
         running = self._servers.running
         for server in running:
             if server not in self._watched:
-                self._watched[server] = WatchedServer(server, self._servers.control)
+                self._watched[server] = WatchedServer(server, self._servers.control, self._news)
         for server in self._watched.keys() - set(running):
             self._watched.pop(server).close()
         for server, watched in list(self._watched.items()):
@@ -367,9 +418,10 @@ class WatchedServer:
         The health that was reported last.
     """
 
-    def __init__(self, server: ServerAddress, control: ServerControl) -> None:
-        self.server, self._control = server, control
+    def __init__(self, server: ServerAddress, control: ServerControl, news: asyncio.Event) -> None:
+        self.server, self._control, self._news = server, control, news
         self._connection = control.connection(server)
+        self._connection.on_broken = news.set  # the next beat comes now and shows more
         self._heard, self._silence = 0, 0.0
         self._asking: asyncio.Task[None] | None = None
         self._errors = LoopErrors(f"Asking {server.name} how it is")
@@ -378,10 +430,16 @@ class WatchedServer:
         self.observed = ObservedServer(Health.ALIVE)
         self.reported = Health.ALIVE
 
-    def send_heartbeat(self, layout: Layout, news: asyncio.Event) -> None:
+    def send_heartbeat(self, layout: Layout) -> None:
         """Ask the server, unless it has not answered yet."""
         if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask(layout, news), name="psnb heartbeat")
+            self._asking = asyncio.create_task(self._ask(layout), name="psnb heartbeat")
+
+    def is_well(self, version: int) -> bool:
+        """Return whether it has followed a layout, as far as is known, and nothing is pending."""
+        seen = self.observed
+        idle = seen.health is Health.ALIVE and not (seen.leaves or seen.writes or self._silence)
+        return idle and self._connection.connected and seen.heard >= version
 
     def pass_time(self, seconds: float) -> None:
         """Count time in which the server could have answered."""
@@ -404,7 +462,7 @@ class WatchedServer:
         if self._asking is not None:
             self._asking.cancel()
 
-    async def _ask(self, layout: Layout, news: asyncio.Event) -> None:
+    async def _ask(self, layout: Layout) -> None:
         connected, before = self._connection.connected, self.observed
         with self._errors:
             try:
@@ -414,10 +472,10 @@ class WatchedServer:
                 self.observed = ObservedServer(Health.GONE)
             except OSError:
                 if connected:  # else it was not reached, and is unresponsive if that lasts
-                    news.set()  # the connection broke: the next beat comes now and shows more
+                    self._news.set()
             else:
                 self.observed = ObservedServer(
                     Health.ALIVE, layout.version, status.shards, status.leaves, status.writes
                 )
             if self.observed != before:
-                news.set()
+                self._news.set()

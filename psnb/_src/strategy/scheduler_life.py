@@ -20,8 +20,12 @@ from psnb._src.dask_compat.reach import (
     scheduler_address,
     scheduler_identity,
 )
+from psnb._src.transport.questions import next_beat
 from psnb._src.utils.loops import LoopErrors
 from psnb.errors import SchedulerLostError
+
+_INTERVAL = 1.0
+"""Seconds between two looks at a connection that is there."""
 
 _POLL_INTERVAL = 0.25
 _GRACE = 1.0
@@ -30,7 +34,7 @@ _GRACE = 1.0
 _ANSWER_TIMEOUT = 10.0
 
 
-async def scheduler_ends(client: Client, interval: float = _POLL_INTERVAL) -> None:
+async def scheduler_ends(client: Client, interval: float = _INTERVAL) -> None:
     """Wait for the end of a client's scheduler; returns if the client is closed.
 
     Parameters
@@ -38,7 +42,7 @@ async def scheduler_ends(client: Client, interval: float = _POLL_INTERVAL) -> No
     client : distributed.Client
         The client.
     interval : float
-        Seconds between two looks.
+        Seconds between two looks; fewer while there is no connection.
 
     Raises
     ------
@@ -59,7 +63,7 @@ async def scheduler_ends(client: Client, interval: float = _POLL_INTERVAL) -> No
                 if known and found not in ("", known):
                     raise scheduler_lost(address)
                 known = known or found
-        await asyncio.sleep(interval)
+        await next_beat(interval if since is None else min(interval, _POLL_INTERVAL))
 
 
 async def check_scheduler(client: Client) -> None:

@@ -27,6 +27,7 @@ from psnb._src.placement.registry import LAYOUT, SERVER_KEY, LayoutRegistry, Par
 from psnb._src.server.operations import AddKey, DropOtherKeys, HostShards, PrepareServer
 from psnb._src.strategy.control import STOP_TIMEOUT, ServerControl, following
 from psnb._src.strategy.ownership import Ownership
+from psnb._src.transport.questions import Answers
 from psnb._src.utils.threads import run_in_thread, run_on_loop, start_task
 from psnb._src.worker.plugin import Runtime
 from psnb.errors import ClusterError, CoordinatorClosedError, PsnbError, ServerLostError
@@ -353,7 +354,7 @@ def extend(client: Client) -> None:
     ClusterError
         If a worker or the scheduler cannot import psnb.
     """
-    plugins = (Runtime(), LayoutRegistry(), ServerProtection(), ClosureScaling())
+    plugins = (Runtime(), LayoutRegistry(), ServerProtection(), ClosureScaling(), Answers())
     for plugin in plugins:
         try:
             client.register_plugin(plugin)

@@ -1,9 +1,10 @@
 """ServerWatch: the servers' figures and the optimizers' settings, for dashboards.
 
-One daemon thread, ``psnb-servers``, asks the servers every second, but only while the figures are
-used: `keep` starts it, and it ends when `keep` was not called for some seconds. Readers never wait
-for it. A server that hangs blocks only this thread, for as long as a request may take. An
-unexpected exception is logged, once, and the thread continues.
+One daemon thread, ``psnb-servers``, asks the servers every second while the figures are used, that
+is for some seconds after each call of `keep`, and else rarely, for nothing that grows with the
+parameters. `keep` starts it, too. Readers never wait for it. A server that hangs blocks only this
+thread, for as long as a request may take. An unexpected exception is logged, once, and the thread
+continues.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ _STOP_TIMEOUT = 2.0
 
 _OPTIMIZERS_EVERY = 2  # of the intervals: rates change slowly
 
+RARELY = 10.0
+"""Seconds between two times that servers are asked while nobody uses the figures."""
+
 
 class ServerWatch:
     """The latest figures of a strategy's servers. Thread-safe.
@@ -41,10 +45,10 @@ class ServerWatch:
         Sends requests to the servers.
     parameters : callable
         Returns the strategy's parameters by name.
-    interval : float
-        Seconds between two times that servers are asked.
+    interval, rarely : float
+        Seconds between two times that servers are asked: while the figures are used, and else.
     wanted_seconds : float
-        Seconds for which they are asked after a call of `keep`.
+        Seconds for which they are used after a call of `keep`.
     """
 
     def __init__(
@@ -54,13 +58,14 @@ class ServerWatch:
         parameters: Callable[[], Mapping[str, Handle]],
         interval: float = 1.0,
         wanted_seconds: float = 5.0,
+        rarely: float = RARELY,
     ) -> None:
-        self._interval, self._wanted_seconds = interval, wanted_seconds
+        self._interval, self._rarely, self._wanted_seconds = interval, rarely, wanted_seconds
         self._servers, self._server_client, self._parameters = servers, server_client, parameters
         self._lock = Lock()  # guards the thread's start and end, and `_wanted`
         self._thread: threading.Thread | None = None
         self._wanted = -math.inf
-        self._stopped = threading.Event()
+        self._wake, self._stopped = threading.Event(), threading.Event()
         # Written by the thread alone, each replaced as a whole.
         self._counts: dict[ServerAddress, tuple[float, dict[str, int]]] = {}
         self._found: dict[ServerAddress, ServerStatistics] = {}
@@ -69,10 +74,16 @@ class ServerWatch:
     def keep(self) -> None:
         """Keep asking the servers for the next seconds; cheap, never waits."""
         with self._lock:
+            if not self.wanted():
+                self._wake.set()
             self._wanted = time.monotonic()
             if self._thread is None and not self._stopped.is_set():
                 self._thread = threading.Thread(target=self._run, name="psnb-servers", daemon=True)
                 self._thread.start()
+
+    def wanted(self) -> bool:
+        """Return whether the figures are used; cheap, any thread."""
+        return time.monotonic() - self._wanted <= self._wanted_seconds
 
     def statistics(self) -> tuple[ServerStatistics, ...]:
         """Return the latest figures of each server; cheap, never waits."""
@@ -91,6 +102,7 @@ class ServerWatch:
         """End the thread; idempotent."""
         with self._lock:
             self._stopped.set()
+            self._wake.set()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(_STOP_TIMEOUT)
@@ -98,20 +110,18 @@ class ServerWatch:
     def _run(self) -> None:
         turn, errors = 0, LoopErrors("Asking the servers how they fare")
         of_optimizers = LoopErrors("Asking the servers for the state of optimizers")
-        while True:
-            if turn % _OPTIMIZERS_EVERY == 0:
+        while not self._stopped.is_set():
+            self._wake.clear()
+            wanted = self.wanted()
+            if wanted and turn % _OPTIMIZERS_EVERY == 0:
                 with of_optimizers:
                     self._ask_for_optimizers()
             with errors:
                 found = self._found = {each: self._ask(each) for each in self._servers.running}
                 self._counts = {s: self._counts[s] for s in found if s in self._counts}
-            turn += 1
-            self._stopped.wait(self._interval)
-            with self._lock:
-                late = time.monotonic() - self._wanted > self._wanted_seconds
-                if late or self._stopped.is_set():
-                    self._thread = None
-                    return
+            turn = turn + 1 if wanted else 0
+            if not self._stopped.is_set():
+                self._wake.wait(self._interval if wanted else self._rarely)
 
     def _ask(self, server: ServerAddress) -> ServerStatistics:
         try:

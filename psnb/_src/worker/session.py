@@ -164,6 +164,7 @@ class Session:
         self._sent_at = float("-inf")
         self._leaving = False
         self._ended = asyncio.Event()
+        self._beat, self._other_beat = opening.beat, asyncio.Event()
 
     @contextlib.contextmanager
     def _thread_of(self, worker: Worker) -> Iterator[None]:
@@ -221,7 +222,10 @@ class Session:
     async def _give_signs_of_life(self) -> None:
         process, errors = psutil.Process(), LoopErrors("Sending heartbeats to the notebook")
         while True:
-            await asyncio.sleep(self._opening.beat)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._beat):
+                    await self._other_beat.wait()
+            self._other_beat.clear()
             with errors:
                 self._results.flush_due()
             with errors:
@@ -263,6 +267,9 @@ class Session:
                 self._link.take_answer(message)
             case messages.FlushCopies():
                 self._threads.put(self._runner.flush)
+            case messages.BeatEvery():
+                self._beat = message.seconds
+                self._other_beat.set()
             case messages.UseThreads():
                 self._threads.use(message.count or self._threads_there)
             case messages.DefineResource():

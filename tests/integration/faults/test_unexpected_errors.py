@@ -12,7 +12,6 @@ from distributed import Client
 
 import psnb
 from psnb._src.coordinator.scheduling.figures import WorkerFigures
-from psnb._src.coordinator.workers import membership
 from psnb._src.coordinator.workers.membership import Membership
 from psnb._src.strategy import control, reconciler, scheduler_life
 from tests.conftest import DEADLINE, wait_until
@@ -37,7 +36,7 @@ class Once:
 
 
 LOOPS = {
-    "polls": (membership, "scheduler_identity"),
+    "polls": (Membership, "_follow"),
     "late work": (Membership, "_fail_what_waited_too_long"),
     "heartbeats of servers": (control.ServerControl, "heartbeat"),
     "rounds of the reconciler": (reconciler, "next_layout"),

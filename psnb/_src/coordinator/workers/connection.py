@@ -26,6 +26,7 @@ from psnb._src.monitor.events import EventKind
 from psnb._src.protocol import messages
 from psnb._src.protocol.errors import unpack_error
 from psnb._src.protocol.modes import Geo
+from psnb._src.transport.questions import next_beat
 from psnb._src.transport.stream import MessageStream, message_stream
 from psnb._src.utils.version import OtherVersionError, check_version, own_version
 
@@ -82,7 +83,7 @@ class WorkerConnection:
         self._handle = services.handle
         self._knowledge = WorkerKnowledge(services)
         self._stream: MessageStream | None = None  # while the session is open
-        self._heard = True
+        self._heard, self._beat = True, opening.beat
         self.drained = asyncio.Event()
         self._fault: Exception | None = None  # why it ends
         self._flushing: asyncio.Future[bytes] | None = None
@@ -133,6 +134,12 @@ class WorkerConnection:
         if self._stream is not None:
             self._stream.send(message)
 
+    def beat_every(self, seconds: float) -> None:
+        """Have the worker give a heartbeat every so many seconds; on the event loop only."""
+        if self._stream is not None and seconds != self._beat:
+            self._beat = seconds
+            self.send(messages.BeatEvery(seconds))
+
     def send_closures(self, closures: Sequence[Work]) -> None:
         """Send closures to be run, and what they need, likewise.
 
@@ -171,7 +178,7 @@ class WorkerConnection:
         unresponsive = draining = 0.0
         timeouts = self._services.timeouts
         while True:
-            await asyncio.sleep(timeouts.beat)
+            await next_beat(timeouts.beat)
             unresponsive = 0.0 if self._heard else unresponsive + timeouts.beat
             self._heard = False
             if unresponsive >= timeouts.heartbeat:

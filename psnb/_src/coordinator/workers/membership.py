@@ -1,9 +1,9 @@
 """Membership: which workers are here, and a connection for each of them.
 
-One task on the Dask client's event loop asks the scheduler twice a second which workers there are,
+One task on the Dask client's event loop asks the scheduler once a second which workers there are,
 starts a connection to each new one and drains the connections of those that Dask retires. A
-connection that breaks ends by itself, so a lost worker is noticed at once. With each poll the task
-reports the demand to the scheduler, for adaptive scaling (see `psnb._src.cluster.scaling`).
+connection that breaks ends by itself, so a lost worker is noticed at once. With each question the
+task reports the demand to the scheduler, for adaptive scaling (see `psnb._src.cluster.scaling`).
 The list of connections is changed on the loop only; other threads read a copy.
 """
 
@@ -44,25 +44,17 @@ from psnb._src.dask_compat.reach import (
     has_ended,
     is_connected,
     parse_timedelta,
-    scheduler_identity,
 )
 from psnb._src.monitor.events import EventKind
 from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol.errors import unpack_error
+from psnb._src.transport.questions import INTERVAL, WORKERS, next_beat, questions_of
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.loops import LoopErrors
 from psnb._src.utils.threads import run_on_loop, runs_here
 from psnb.errors import PsnbError, ServerLostError, WorkerLostError
 
 logger = logging.getLogger("psnb")
-
-
-# A plugin of the scheduler could report who comes and goes, but would not replace the polls: they
-# bring the demand to it, and find out that a connection to it was lost and who came meanwhile.
-_POLL_SECONDS = 0.5
-
-
-_POLL_TIMEOUT = 10.0
 
 
 _CLOSE_TIMEOUT = 10.0
@@ -101,7 +93,10 @@ class Membership:
         self._backoff, self._absences = Backoff(), MissingWorkers(self._timeouts.heartbeat)
         unknown = dask.config.get("distributed.scheduler.unknown-task-duration")
         self._workload = Workload(parse_timedelta(unknown))
-        self._demands = False  # the scheduler has a demand of ours
+        self._demands = False  # the scheduler has a demand of ours, or gets it now
+        self._questions = questions_of(client)
+        self._version: list[Any] | None = None  # of the next
+        self._cluster: dict[str, Any] = {"workers": {}}  # as the scheduler describes it
         self._waits_since: float | None = None  # since when work waits and there is no worker
         self._loop = event_loop(client)
         self._connections: list[WorkerConnection] = []  # by worker index
@@ -163,6 +158,11 @@ class Membership:
                 raise unpack_error(answer)
 
     @property
+    def idle(self) -> bool:
+        """Whether a worker has threads without work; any thread."""
+        return any(each.worker.has_free_threads() for each in list(self._connections))
+
+    @property
     def count(self) -> int:
         """How many workers there are; any thread."""
         return len(self._connections)
@@ -202,11 +202,11 @@ class Membership:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if is_connected(self._client):
+        if self._demands and is_connected(self._client):
             # If it cannot be withdrawn, the demand expires.
             with contextlib.suppress(OSError):
                 async with asyncio.timeout(_WITHDRAW_TIMEOUT):
-                    await self._report(Demand())
+                    await ask_scheduler(self._client, DEMAND, **self._reported(Demand()))
 
     async def _run(self) -> None:
         polls, looks = (LoopErrors("Looking for workers") for _ in range(2))
@@ -217,42 +217,49 @@ class Membership:
                 with looks:
                     self._fail_what_waited_too_long()
                     self._report_missing()
-                await asyncio.sleep(_POLL_SECONDS)
         finally:
             # The client was closed, or `close` was called, or `give_up`: end all waits.
             self._services.handle(Close())
 
     async def _poll(self) -> None:
+        # A plugin of the scheduler could report who comes and goes, but would not replace the
+        # questions: they bring the demand to it, and find out that a connection to it was lost and
+        # who came meanwhile.
+        first = self._version is None
         try:
-            async with asyncio.timeout(_POLL_TIMEOUT):
-                identity = await scheduler_identity(self._client)
-                connected = {connection.worker.address for connection in self._tasks}
-                self._follow(self._workers(identity, connected))
-                await self._report(self._measure())
+            (self._version, changed), _ = await asyncio.gather(
+                self._questions.ask(WORKERS, lambda: {"known": self._version}, at_once=first),
+                self._questions.ask(DEMAND, self._demand),
+            )
         except OSError as error:
-            logger.warning("the Dask scheduler does not answer: %s", error)
-        except AttributeError:
-            if not has_ended(self._client):  # as it is in the very moment that it is asked
-                raise
+            if not has_ended(self._client):  # as it may in the very moment that it is asked
+                logger.warning("the Dask scheduler does not answer: %s", error)
+            await next_beat(INTERVAL)  # what fails at once does so again
+            return
+        self._cluster = self._cluster if changed is None else {"workers": changed}
+        connected = {connection.worker.address for connection in self._tasks}
+        self._follow(self._workers(self._cluster, connected))
+        beat = self._timeouts.beat if self._services.watched() else self._timeouts.rare_beat
+        for connection in self._tasks:
+            connection.beat_every(beat)
+
+    def _demand(self) -> dict[str, Any] | None:
+        """Return what the scheduler scales the cluster by; an idle coordinator sends nothing."""
+        demand = self._measure()
+        had, self._demands = self._demands, bool(demand)
+        return self._reported(demand) if demand or had else None
 
     def _measure(self) -> Demand:
         now = self._loop.time()
         return self._workload.measure(self._scheduler.statistics, self.statistics(), now)
 
-    async def _report(self, demand: Demand) -> None:
-        # To the scheduler, which scales the cluster by it; an idle coordinator sends nothing.
-        if not demand and not self._demands:
-            return
-        self._demands = True  # or maybe, if this is cancelled
-        await ask_scheduler(
-            self._client,
-            DEMAND,
-            coordinator=self._scheduler.name,
-            closures=demand.closures,
-            occupancy=demand.occupancy,
-            holding=list(demand.holding),
-        )
-        self._demands = bool(demand)
+    def _reported(self, demand: Demand) -> dict[str, Any]:
+        return {
+            "coordinator": self._scheduler.name,
+            "closures": demand.closures,
+            "occupancy": demand.occupancy,
+            "holding": list(demand.holding),
+        }
 
     def _follow(self, names: dict[str, str]) -> None:
         for connection, task in self._tasks.items():

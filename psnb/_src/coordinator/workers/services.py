@@ -45,6 +45,8 @@ class Services(NamedTuple):
     lost : callable
         Returns what of the strategy's parameters no server has, and the way on; empty if all have
         one.
+    watched : callable
+        Returns whether someone looks at the figures.
     """
 
     handle: Callable[[Event], None]
@@ -58,6 +60,7 @@ class Services(NamedTuple):
     mode: Mode
     strategy: str
     lost: Callable[[], str]
+    watched: Callable[[], bool]
 
     def opening(self, name: str, index: int, workers: int, session: int) -> messages.SessionOpening:
         """Return what a worker must know from the beginning; see `SessionOpening`."""

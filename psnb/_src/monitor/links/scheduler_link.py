@@ -9,10 +9,13 @@ anyone who can open the dashboard can read it. So the scheduler gets only an out
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
+import math
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,10 +30,12 @@ from psnb._src.monitor.protocol import VERSION, Update
 from psnb._src.monitor.publisher import Publisher
 from psnb._src.monitor.updates import chunks, outline
 from psnb._src.monitor.viewed import Viewed
+from psnb._src.transport.questions import SchedulerQuestions, next_beat, questions_of
+from psnb._src.utils.loops import LoopErrors
 from psnb._src.utils.threads import run_in_thread, run_on_loop
 
-POST = "psnb_tell"
-"""The name of the handler on the scheduler."""
+POST, READ = "psnb_tell", "psnb_read"
+"""The names of the handlers on the scheduler."""
 
 MOST_COORDINATORS = 50
 """Limit of coordinators whose backlog the scheduler keeps."""
@@ -46,7 +51,13 @@ SWEEP = 10.0
 """Seconds between two checks for those."""
 
 INTERVAL = 1.0
-"""Seconds between two updates."""
+"""Seconds between two updates while someone reads them."""
+
+RARELY = 60.0
+"""The same while no one does."""
+
+READ_WITHIN = 10.0
+"""Seconds for which someone counts as reading who has read: a hub asks twice a second."""
 
 TIMEOUT = 5.0
 """Seconds within which the scheduler must answer."""
@@ -77,11 +88,13 @@ class UpdatesRoute(SchedulerPlugin):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._kept: dict[str, _KeptCoordinator] = {}  # the latest sender comes last
+        self._read = -math.inf  # when someone has read
 
     async def start(self, scheduler: Scheduler) -> None:
         """Register the handler and the route; Dask calls this once."""
         call_every(scheduler, self.name, SWEEP, self.sweep)
         add_handler(scheduler, POST, self.post)
+        add_handler(scheduler, READ, self.read)
         add_route(scheduler, r"(?:/.*)?/psnb/updates", _UpdatesHandler, {"route": self})
 
     def post(self, owner: str, coordinator: str, update: Update | None) -> bool:
@@ -102,6 +115,10 @@ class UpdatesRoute(SchedulerPlugin):
             return False
         kept.owner, kept.gone = owner, ""
         return kept.backlog.add(update)
+
+    def read(self) -> bool:
+        """Return whether someone reads the updates."""
+        return self._clock() - self._read < READ_WITHIN
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """Note that the coordinators of a client are gone with it."""
@@ -127,6 +144,7 @@ class UpdatesRoute(SchedulerPlugin):
         after : dict
             The last sequence number that the reader has, by coordinator.
         """
+        self._read = self._clock()
         left = MOST_BYTES
         parts = []
         for coordinator, kept in self._kept.items():
@@ -164,7 +182,10 @@ class _UpdatesHandler(RequestHandler):
 
 
 class SchedulerLink(Publisher):
-    """Sends a coordinator's updates to the scheduler, once a second, from a thread ``psnb-route``.
+    """Sends a coordinator's updates to the scheduler, from a thread ``psnb-route``.
+
+    Once a second while someone reads them there, and else rarely: a task asks whether someone does,
+    with what else is asked (`psnb._src.transport.questions`), and wakes the thread.
 
     Parameters
     ----------
@@ -178,7 +199,8 @@ class SchedulerLink(Publisher):
         self._coordinator = viewed.id
         self._client = client
         self._numbers = itertools.count()  # of sent updates: maybe more than published
-        super().__init__(viewed, self._publish, "psnb-route", INTERVAL)
+        self._asking: Future[None] | None = None
+        super().__init__(viewed, self._publish, "psnb-route", RARELY)
         self.wake(full=True)  # the update from construction is shown nowhere
 
     def start(self) -> None:
@@ -191,9 +213,33 @@ class SchedulerLink(Publisher):
         """
         run_in_thread(self._client.register_plugin, UpdatesRoute())  # Dask blocks there
         super().start()
+        asking = self._ask_for_readers(questions_of(self._client))
+        self._asking = asyncio.run_coroutine_threadsafe(asking, event_loop(self._client))
+
+    async def _ask_for_readers(self, questions: SchedulerQuestions) -> None:
+        errors = LoopErrors("Asking whether a coordinator is watched")
+        try:
+            # One that was garbage-collected wakes nobody: that is to be reported soon as well.
+            while self.alive and self._viewed() is not None:
+                read = False
+                with errors:
+                    try:
+                        read = await questions.ask(READ)
+                    except OSError:  # the thread knows as well
+                        await next_beat(INTERVAL)
+                self._publish_every(INTERVAL if read else RARELY)
+        finally:
+            self._publish_every(INTERVAL)
+
+    def _publish_every(self, seconds: float) -> None:
+        before, self._interval = self._interval, seconds
+        if seconds < before:
+            self.wake()
 
     def ended(self) -> None:
         """Tell the scheduler that the coordinator is closed, or gone."""
+        if self._asking is not None:
+            self._asking.cancel()
         self._post(None)
 
     def _publish(self, update: Update) -> None:
