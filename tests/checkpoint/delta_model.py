@@ -11,9 +11,9 @@ import numpy as np
 
 import psnb
 from psnb._src.checkpoint.folders import store_at
+from psnb._src.checkpoint.loading import Checkpoint
 from psnb._src.checkpoint.manager import FolderManager
 from psnb._src.checkpoint.manifest import Manifest
-from psnb._src.checkpoint.restore import Checkpoint
 from psnb._src.client.arguments import NonFinite
 from psnb._src.client.dense_shards import DenseShards
 from psnb._src.client.embedding import Embedding

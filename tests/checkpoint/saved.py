@@ -110,7 +110,13 @@ def manifest_of(path: Path) -> Manifest:
 
 def read(path: Path, name: str = "v") -> list[State]:
     reader = CheckpointReader(path)
-    return list(reader.states(reader.manifest.entries[name]))
+    entry = reader.manifest.entries[name]
+    files = [
+        reader.file(entry, number, file)
+        for number, shard in enumerate(entry.shards)
+        for file in shard
+    ]
+    return [{key: each.read(key) for key in each.forms} for each in files]
 
 
 @contextmanager

@@ -65,8 +65,9 @@ def is_whole(folder: CheckpointStore, path: AnyPath) -> bool:
         return all(
             np.array_equal(array, STATES[shard][name])
             for entry in reader.manifest.entries.values()
-            for shard, state in enumerate(reader.states(entry))
-            for name, array in state.items()
+            for shard, files in enumerate(entry.shards)
+            for file in files
+            for name, array in reader.file(entry, shard, file).mapped().items()
         )
     finally:
         reader.release()

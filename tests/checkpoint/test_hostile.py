@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from psnb._src.checkpoint.loading import Checkpoint
 from psnb._src.checkpoint.manifest import MANIFEST
-from psnb._src.checkpoint.restore import Checkpoint
 from psnb._src.client.dense_shards import DenseShards
 from psnb._src.client.handles import shards_of
 from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.server.hashing import hash_ids
+from psnb._src.server.operations import AskFileWork, CheckFiles, EndFileWork
 from psnb._src.server.optimizers import Adagrad
 from psnb._src.server.tables.admission import CountFilter
 from psnb._src.server.tables.row_use import CtrAccessor
@@ -343,7 +344,8 @@ def test_unfit_ones_are_found_before_any_is_loaded(model: Model, saved: Path) ->
     carried = len(transport(model).carried)
     with pytest.raises(CheckpointError, match="of 'waiting'"):
         Checkpoint(saved, model.parameters).load()
-    assert len(transport(model).carried) == carried
+    asked = [each.operation for each in transport(model).carried[carried:]]
+    assert {type(each) for each in asked} == {CheckFiles, AskFileWork, EndFileWork}
 
 
 def transport(model: Model) -> InProcess:

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import psnb
-from psnb._src.checkpoint.restore import Checkpoint
+from psnb._src.checkpoint.loading import Checkpoint
 from psnb._src.server.tables.checks import ROW_USE
 from psnb.errors import CheckpointError
 from tests.checkpoint.delta_model import ROWS, Model, State, assert_same, manager_of, manifest

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import psnb._src.checkpoint.manager as managing
+from psnb._src.checkpoint.loading import Checkpoint
 from psnb._src.checkpoint.manager import FolderManager
-from psnb._src.checkpoint.restore import Checkpoint
 from psnb._src.checkpoint.store import CheckpointStore
 from psnb.errors import CheckpointError, InternalError
 from tests.checkpoint.fakes import Strategy
@@ -219,7 +219,7 @@ def test_an_interrupted_restore_ends_in_the_background_and_what_is_saved_then_is
         begun.set()
         assert go_on.wait(DEADLINE)
 
-    strategy.made["b"].when_loaded = wait
+    strategy.made["b"].servers.when_loaded = wait
     with interrupt_when(begun.is_set), pytest.raises(KeyboardInterrupt):
         manager.restore()
     assert strategy.values == [7, 0, 0]
@@ -230,7 +230,7 @@ def test_an_interrupted_restore_ends_in_the_background_and_what_is_saved_then_is
     go_on.set()
     saved.join(DEADLINE)
     strategy.assign(0)
-    strategy.made["b"].when_loaded = lambda: None
+    strategy.made["b"].servers.when_loaded = lambda: None
     manager.restore()
     assert strategy.values == [7, 7, 7]
 
@@ -246,7 +246,7 @@ def test_a_restore_that_fails_when_no_call_waits_any_more_is_reported(
         assert go_on.wait(DEADLINE)
         raise InternalError("the server has gone")
 
-    strategy.made["b"].when_loaded = fail
+    strategy.made["b"].servers.when_loaded = fail
     with interrupt_when(begun.is_set), pytest.raises(KeyboardInterrupt):
         manager.restore()
     go_on.set()
@@ -264,7 +264,7 @@ def test_no_lock_is_held_while_servers_write_what_is_restored(
         found = vars(manager).items()
         locked.extend(name for name, each in found if getattr(each, "locked", bool)())
 
-    strategy.made["b"].when_loaded = look
+    strategy.made["b"].servers.when_loaded = look
     manager.restore()
     assert locked == []
 
@@ -282,7 +282,7 @@ def test_restores_of_several_threads_come_one_after_the_other(
         assert under_way.pop()
         assert not under_way
 
-    strategy.made["b"].when_loaded = wait
+    strategy.made["b"].servers.when_loaded = wait
     restoring = [in_thread(manager.restore) for _ in range(3)]
     assert begun.acquire(timeout=DEADLINE)
     go_on.set()

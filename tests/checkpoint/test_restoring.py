@@ -12,8 +12,8 @@ import pytest
 from distributed import Client
 
 import psnb
+from psnb._src.checkpoint.loading import Checkpoint
 from psnb._src.checkpoint.manager import FolderManager
-from psnb._src.checkpoint.restore import Checkpoint
 from psnb._src.client.handles import shards_of
 from psnb._src.client.variable import Variable
 from psnb.errors import CheckpointError, ConfigurationError
@@ -224,7 +224,7 @@ def test_what_only_the_checkpoint_has_is_reported_or_left_out(tmp_path: Path) ->
     manager = FolderManager(strategy, tmp_path, max_to_keep=1)
     manager.save()
     del strategy.made["c"]
-    with pytest.raises(CheckpointError, match="only in it: 'c': found kind 'fake'"):
+    with pytest.raises(CheckpointError, match="only in it: 'c': found kind 'variable'"):
         manager.restore()
     assert manager.restore(strict=False).restored == ("a", "b")
 

@@ -56,8 +56,8 @@ class InProcess:
         self.carried: list[Request] = []
         self.calls = 0
 
-    def server_name(self, shard: ShardId) -> str:
-        return f"server {shard.number}"
+    def server_of(self, to: ShardId) -> ServerAddress | None:
+        return self.servers[to.number]
 
     def allocate(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> None:
         """There is no memory between processes."""

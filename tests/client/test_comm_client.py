@@ -355,7 +355,7 @@ def connected(
     variable.read()
     shard, transport = variable._shards.tables[0][0], strategy._core.server_client
     assert isinstance(transport, CommServerClient)
-    server = transport._server(shard)
+    server = transport.server_of(shard)
     assert server is not None
     return variable, shard, server, transport
 

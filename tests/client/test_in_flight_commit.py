@@ -41,7 +41,7 @@ class InFlight(CommServerClient):
     def _together(self, shards: Sequence[ShardId]) -> bool:
         return self._all_together
 
-    def _server(self, to: Any) -> Any:
+    def server_of(self, to: Any) -> Any:
         class Server:
             address = "here"
 

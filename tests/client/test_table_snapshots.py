@@ -18,11 +18,11 @@ from psnb._src.client.snapshots import TableSnapshots, prepare_snapshots
 from psnb._src.placement.layout import ServerAddress, ShardId
 from psnb._src.server import snapshots
 from psnb._src.server.operations import (
-    AskWriting,
-    EndWriting,
+    AskFileWork,
+    EndFileWork,
+    FileProgress,
     PrepareSnapshots,
     ReleaseSnapshot,
-    WritingProgress,
 )
 from psnb._src.server.optimizers import SGD
 from psnb._src.server.snapshots import CHUNK
@@ -93,7 +93,7 @@ def test_servers_make_memory_ready_for_what_they_have(servers: Scripted) -> None
         assert not new.called
     made.close()
     for each in servers.servers:
-        servers.attempt([Request(each, EndWriting("nowhere"))])
+        servers.attempt([Request(each, EndFileWork("nowhere"))])
 
 
 def test_all_servers_write_what_they_had(servers: Scripted, tmp_path: Path) -> None:
@@ -104,14 +104,14 @@ def test_all_servers_write_what_they_had(servers: Scripted, tmp_path: Path) -> N
     assert sorted(ids) == list(range(50))
     assert told == sorted(told)
     assert told[-1] == 1.0
-    assert sorted(servers.sent(EndWriting)) == sorted(servers.servers)
+    assert sorted(servers.sent(EndFileWork)) == sorted(servers.servers)
 
 
 def test_one_that_cannot_write_ends_the_others(servers: Scripted, tmp_path: Path) -> None:
     (tmp_path / "b").write_text("mine")
     with pytest.raises(CheckpointError, match="server 1 cannot write b"):
         taken(servers).write(str(tmp_path), FILES, bool)
-    assert sorted(servers.sent(EndWriting)) == sorted(servers.servers)
+    assert sorted(servers.sent(EndFileWork)) == sorted(servers.servers)
 
 
 def test_one_that_is_gone_ends_the_others_and_is_not_asked_again(
@@ -120,28 +120,28 @@ def test_one_that_is_gone_ends_the_others_and_is_not_asked_again(
     gone = servers.servers[1]
 
     def lost(request: Request) -> Exception | None:
-        asked = isinstance(request.operation, AskWriting) and request.to == gone
+        asked = isinstance(request.operation, AskFileWork) and request.to == gone
         return ServerUnresponsiveError("it says nothing") if asked else None
 
     servers.answer = lost
     with pytest.raises(ServerUnresponsiveError):
         taken(servers).write(str(tmp_path), FILES, bool)
-    assert sorted(servers.sent(EndWriting)) == [servers.servers[0], servers.servers[2]]
+    assert sorted(servers.sent(EndFileWork)) == [servers.servers[0], servers.servers[2]]
 
 
 def test_one_that_makes_no_progress_is_named(servers: Scripted, tmp_path: Path) -> None:
     stuck = servers.servers[2]
 
-    def stands(request: Request) -> WritingProgress | None:
-        asked = isinstance(request.operation, AskWriting) and request.to == stuck
-        return WritingProgress(7, None) if asked else None
+    def stands(request: Request) -> FileProgress | None:
+        asked = isinstance(request.operation, AskFileWork) and request.to == stuck
+        return FileProgress(7, None) if asked else None
 
     servers.answer = stands
     begin = time.monotonic()
     with pytest.raises(CheckpointError, match=r"server 2 could write nothing .* for 0\.05 s"):
         taken(servers, longest_stop=0.05).write(str(tmp_path), FILES, bool)
     assert time.monotonic() - begin < DEADLINE
-    assert len(servers.sent(EndWriting)) == 3
+    assert len(servers.sent(EndFileWork)) == 3
 
 
 def test_one_that_has_ended_is_reported_and_nothing_is_written(

@@ -15,9 +15,9 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
+from psnb._src.checkpoint.loading import Checkpoint
 from psnb._src.checkpoint.manifest import MANIFEST
 from psnb._src.checkpoint.reader import SavedCheckpoint
-from psnb._src.checkpoint.restore import Checkpoint
 from psnb._src.checkpoint.saved_table import SavedTable
 from psnb._src.client.dense_shards import DenseShards
 from psnb._src.client.embedding import Embedding

@@ -89,7 +89,7 @@ def test_all_are_run_without_memory_to_prepare_them(monkeypatch: pytest.MonkeyPa
     def prepared(request: ServerRequest) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(serving, "_prepared", prepared)
+    monkeypatch.setattr(serving, "_made", prepared)
     assert served(monkeypatch)[0] == [1, 0]
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from psnb._src.server import writing
+from psnb._src.server import file_work, writing
 from psnb._src.server.operations import (
-    AskWriting,
-    EndWriting,
+    AskFileWork,
+    EndFileWork,
     OnShard,
     ReadSegment,
     TakeSnapshot,
@@ -83,8 +83,9 @@ def written(
 ) -> Mapping[str, WrittenFile]:
     taken = {name: snapshot(table) for name, table in tables.items()}
     writing = TableWriting("server 0", str(folder), taken, soon, THREADS)
-    wait_until(lambda: writing.progress().files is not None, "it is written")
-    files = writing.progress().files
+    writing.begin()
+    wait_until(lambda: writing.progress().result is not None, "it is written")
+    files = writing.progress().result
     assert files is not None
     assert not any(table.watchers for table in tables.values())
     return files
@@ -126,8 +127,9 @@ def test_what_changes_between_two_pieces_is_written_as_it_was(
 def test_a_missing_folder_is_reported_with_the_servers_name(tmp_path: Path) -> None:
     taken = {FILE: snapshot(sparse())}
     writing = TableWriting("server 3", str(tmp_path / "gone"), taken, now, THREADS)
+    writing.begin()
     with pytest.raises(CheckpointError, match=r"server 3 cannot write 0000.*: FileNot.*gone'"):
-        wait_until(lambda: writing.progress().files is not None, "it fails")
+        wait_until(lambda: writing.progress().result is not None, "it fails")
     writing.stop()
 
 
@@ -169,12 +171,13 @@ def test_what_is_stopped_ends_and_its_tables_are_free(tmp_path: Path) -> None:
         function()
 
     writing = TableWriting("server 0", str(tmp_path), {FILE: snapshot(table)}, wait, THREADS)
+    writing.begin()
     begun.wait()
     writing.stop()
     assert not table.watchers
     go_on.set()
     with pytest.raises(CheckpointError):
-        wait_until(lambda: writing.progress().files is not None, "it ends")
+        wait_until(lambda: writing.progress().result is not None, "it ends")
 
 
 class OnHost:
@@ -192,7 +195,7 @@ class OnHost:
         self.ask(WriteTables(self.folder, {FILE: self.name}))
 
     def wait(self) -> None:
-        wait_until(lambda: self.ask(AskWriting(self.folder)).files is not None, "it is written")
+        wait_until(lambda: self.ask(AskFileWork(self.folder)).result is not None, "it is written")
 
 
 def test_a_writing_that_is_asked_for_twice_is_one(tmp_path: Path) -> None:
@@ -202,7 +205,7 @@ def test_a_writing_that_is_asked_for_twice_is_one(tmp_path: Path) -> None:
     on_host.wait()
     assert [each.name for each in tmp_path.iterdir()] == [FILE]
     assert on_host.ask(OnShard(0, ReadSegment(on_host.name, 0, 1))) is None
-    on_host.ask(EndWriting(on_host.folder))
+    on_host.ask(EndFileWork(on_host.folder))
 
 
 def test_memory_that_was_made_ready_is_given_back_when_nothing_is_written_any_more(
@@ -212,10 +215,10 @@ def test_memory_that_was_made_ready_is_given_back_when_nothing_is_written_any_mo
     room = on_host.host._snapshots._room
     wait_until(lambda: room.want(2), "it is there")
     on_host.write()
-    on_host.ask(EndWriting("of another one"))
+    on_host.ask(EndFileWork("of another one"))
     assert len(room._chunks) == 2
     on_host.wait()
-    on_host.ask(EndWriting(on_host.folder))
+    on_host.ask(EndFileWork(on_host.folder))
     assert not room._chunks
 
 
@@ -226,11 +229,11 @@ def test_a_writing_that_is_not_asked_for_ends_after_minutes(tmp_path: Path, minu
     on_host.wait()
     for _ in range(minutes):
         on_host.host.tick()
-    if minutes < writing.TICKS:
+    if minutes < file_work.TICKS:
         on_host.wait()
-        on_host.ask(EndWriting(on_host.folder))
-    with pytest.raises(CheckpointError, match=r"a does not write into .* any more"):
-        on_host.ask(AskWriting(on_host.folder))
+        on_host.ask(EndFileWork(on_host.folder))
+    with pytest.raises(CheckpointError, match=r"a does not work on .* any more"):
+        on_host.ask(AskFileWork(on_host.folder))
 
 
 def test_snapshots_that_are_not_there_any_more_are_reported_and_nothing_is_written(
@@ -243,4 +246,4 @@ def test_snapshots_that_are_not_there_any_more_are_reported_and_nothing_is_writt
     on_host.write()
     on_host.host.close()
     with pytest.raises(CheckpointError):
-        on_host.ask(AskWriting(on_host.folder))
+        on_host.ask(AskFileWork(on_host.folder))

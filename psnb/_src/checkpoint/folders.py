@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from psnb._src.checkpoint.local_store import LocalStore
-from psnb._src.checkpoint.manifest import MANIFEST, DamagedFileError
+from psnb._src.checkpoint.manifest import MANIFEST
 from psnb._src.checkpoint.store import CheckpointStore
+from psnb._src.utils.files import DamagedFileError
 from psnb._src.utils.paths import AnyPath, RemotePath
 from psnb._src.utils.sealed_json import FormatError
 from psnb.errors import CheckpointError

@@ -38,14 +38,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 from typing import IO, Any
 
-from psnb._src.checkpoint.manifest import KEPT, MANIFEST, DamagedFileError, Manifest
+from psnb._src.checkpoint.manifest import KEPT, MANIFEST, Manifest
 from psnb._src.checkpoint.store import (
     CheckpointStore,
     PartialCheckpoint,
     StoredCheckpoint,
     checkpoint_name,
 )
-from psnb._src.utils.files import sync
+from psnb._src.utils.files import DamagedFileError, opened_plain, sync
 from psnb._src.utils.paths import AnyPath
 
 EXCLUSIVE, SHARED, AT_ONCE = fcntl.LOCK_EX, fcntl.LOCK_SH, fcntl.LOCK_NB
@@ -86,7 +86,7 @@ class FolderLock:
 
     def __init__(self, path: Path, mode: str, how: int) -> None:
         with ExitStack() as opened:
-            self.file: IO[Any] = opened.enter_context(open(path, mode, opener=_plain))
+            self.file: IO[Any] = opened.enter_context(open(path, mode, opener=opened_plain))
             try:
                 fcntl.flock(self.file, how)
                 self.real = True
@@ -110,15 +110,6 @@ class FolderLock:
 
     def __exit__(self, *exc_info: object) -> None:
         self.release()
-
-
-def _plain(path: str, flags: int) -> int:
-    """Open a file, unless it is a link, a pipe or a device."""
-    opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-    if not stat.S_ISREG(os.fstat(opened).st_mode):
-        os.close(opened)
-        raise OSError(errno.EINVAL, "it is not a regular file", path)
-    return opened
 
 
 _CANNOT_REMOVE = "an old checkpoint cannot be removed: %s"

@@ -17,9 +17,9 @@ from html import escape
 from typing import Any
 
 from psnb._src.checkpoint.folders import checkpoints_in, is_gone, not_read, store_at
+from psnb._src.checkpoint.loading import Checkpoint
 from psnb._src.checkpoint.manifest import checked_metadata
 from psnb._src.checkpoint.restore import (
-    Checkpoint,
     ModelPartsOf,
     Rename,
     RestoreChoice,

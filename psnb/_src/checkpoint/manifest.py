@@ -127,10 +127,6 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
         return sealed(msgspec.to_builtins(self), FORMAT)
 
 
-class DamagedFileError(OSError):
-    """A file of a checkpoint was read, and is not what was written."""
-
-
 def file_name(parameter: int, shard: int, depth: int) -> str:
     """Return the name of a shard's file; no checkpoint that this one builds on has the same."""
     return f"{parameter:04d}-{shard:05d}{f'-{depth:02d}' if depth else ''}.safetensors"

@@ -14,12 +14,11 @@ import numpy as np
 
 from psnb._src.checkpoint.folders import checkpoints_in, is_gone, require_read
 from psnb._src.checkpoint.manifest import FORMAT
-from psnb._src.checkpoint.restore import MOST_LISTED, listed
 from psnb._src.checkpoint.saved_table import SavedTable
 from psnb._src.checkpoint.shards import CheckpointReader, FileKey, State
 from psnb._src.utils.checks import path_text
 from psnb._src.utils.paths import AnyPath, as_path
-from psnb._src.utils.text import NAME, text_table, truncate
+from psnb._src.utils.text import MOST_LISTED, NAME, listed, text_table, truncate
 from psnb.errors import CheckpointError
 
 

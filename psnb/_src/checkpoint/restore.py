@@ -6,20 +6,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from psnb._src.checkpoint.manifest import differences
-from psnb._src.checkpoint.shards import CheckpointReader
 from psnb._src.utils.paths import AnyPath
-from psnb._src.utils.text import NAME, shown, truncate
-from psnb.errors import CheckpointError, ConfigurationError
-
-if TYPE_CHECKING:
-    from psnb._src.client.dense_shards import DenseShards
-    from psnb._src.client.sparse_shards import SparseShards
-
-MOST_LISTED = 10
-"""Parameters of a kind that are listed one by one."""
+from psnb._src.utils.text import MOST_LISTED, listed, quoted, shown, truncate
+from psnb.errors import ConfigurationError
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -85,19 +76,9 @@ class Restored(Mapping[str, Any]):
 
 def _lines(fault: str, texts: Mapping[str, str]) -> Iterator[str]:
     for name, text in islice(texts.items(), MOST_LISTED):
-        yield f"  {fault}: {_quoted(name)}: {text}"
+        yield f"  {fault}: {quoted(name)}: {text}"
     if len(texts) > MOST_LISTED:
         yield f"  {fault}: {len(texts) - MOST_LISTED:,} more"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return names in a line; of many, the first ones and a count."""
-    more = f" and {len(names) - MOST_LISTED:,} more" if len(names) > MOST_LISTED else ""
-    return (", ".join(map(_quoted, names[:MOST_LISTED])) or "none") + more
-
-
-def _quoted(name: str) -> str:
-    return truncate(repr(name), NAME)
 
 
 Rename = Mapping[str, str] | Callable[[str], str]
@@ -191,9 +172,6 @@ def _by(rename: Mapping[str, str]) -> Callable[[str], str]:
     return lambda name: rename.get(name, name)
 
 
-_ALL = RestoreChoice()
-
-
 ModelParts = tuple[Callable[[str, str], str], Collection[str], Collection[str]]
 """The models that parameters are of, as `ModelRecords.compared` returns them."""
 
@@ -204,132 +182,3 @@ ModelPartsOf = Callable[[Any], ModelParts]
 def no_models(saved: object) -> ModelParts:
     """Return that parameters are of no models."""
     return lambda now, before: "", (), ()
-
-
-class Checkpoint:
-    """A checkpoint that was checked to fit some parameters.
-
-    No manager removes it while this object exists.
-
-    Parameters
-    ----------
-    path : Path or RemotePath
-        Where it is.
-    parameters : mapping of str to DenseShards or SparseShards
-        All parameters that there are.
-    choice : RestoreChoice
-        Which of them to load.
-    strict : bool
-        Whether all chosen parameters must fit; otherwise only fitting ones are loaded.
-    models : callable
-        Returns the records of models; by default there are none.
-
-    Attributes
-    ----------
-    path : Path or RemotePath
-        Where it is.
-    restored : Restored
-        Which parameters `load` loads, and which do not fit.
-    complete : bool
-        Whether `load` loads all parameters that are needed later, each by its name.
-
-    Raises
-    ------
-    CheckpointError
-        If it is missing or damaged; or if it is to fit, and lacks a parameter, has one more, or has
-        another shape, dtype or optimizer state for one.
-    ConfigurationError
-        If the choice renames two to one.
-    """
-
-    def __init__(
-        self,
-        path: AnyPath,
-        parameters: Mapping[str, DenseShards | SparseShards],
-        choice: RestoreChoice = _ALL,
-        *,
-        strict: bool = True,
-        models: ModelPartsOf = no_models,
-    ) -> None:
-        self.path = path
-        self._reader = CheckpointReader(path)
-        manifest = self._reader.manifest
-        moved, scratch, saved_scratch = models(manifest.run.get("models"))
-        saved = {new: manifest.entries[old] for new, old in choice.among(manifest.entries).items()}
-        needed = {name: each for name, each in parameters.items() if name not in scratch}
-        wanted = {name: each for name, each in needed.items() if choice.takes(name)}
-        both = {name: (saved[name], each) for name, each in wanted.items() if name in saved}
-        different: dict[str, str] = {}
-        for name, (entry, parameter) in both.items():
-            where = "" if entry.name == name else f" in {entry.name!r:.200}"
-            found = [each + where for each in differences(parameter.describe(), entry.description)]
-            if text := "; ".join(found) or moved(name, entry.name):
-                different[name] = text
-        self._parts = {name: part for name, part in both.items() if name not in different}
-        self.complete = self._parts.keys() == needed.keys() and all(
-            entry.name == name for name, (entry, _) in self._parts.items()
-        )
-        self.restored = Restored(
-            path,
-            manifest.metadata,
-            manifest.run,
-            tuple(self._parts),
-            {
-                name: f"expected {_shown(each.describe())}"
-                for name, each in wanted.items()
-                if name not in saved
-            },
-            {
-                entry.name: f"found {_shown(entry.description)}"
-                for name, entry in saved.items()
-                if name not in wanted
-                if name not in scratch and entry.name not in saved_scratch
-            },
-            different,
-        )
-        if strict and (faults := self.restored.faults):
-            raise CheckpointError(
-                "\n".join(
-                    [
-                        f"checkpoint {str(path)!r} does not fit the parameters:",
-                        *faults,
-                        "nothing was changed; CheckpointManager.restore(strict=False) restores "
-                        "what fits, names= what you choose, rename= what has another name now",
-                    ]
-                )
-            )
-        for entry, parameter in self._parts.values():
-            self._reader.check(entry, parameter.check_state)
-
-    def load(self, only: frozenset[int] | None = None) -> None:
-        """Load the saved state into the parameters that were chosen.
-
-        Parameters
-        ----------
-        only : frozenset of int, optional
-            The shards to load; all by default.
-
-        Raises
-        ------
-        CheckpointError
-            If a file cannot be read any more.
-        ServerLostError
-            If a server is gone.
-
-        Any exception has a note that says which parameters were loaded.
-        """
-        names = list(self._parts)
-        for done, (name, (entry, parameter)) in enumerate(self._parts.items()):
-            try:
-                parameter.load_states(list(self._reader.states(entry)), only)
-            except BaseException as error:  # whatever ends it: the note says what is loaded
-                error.add_note(
-                    f"of {str(self.path)!r}, loaded: {listed(names[:done])}; {name!r} may be in "
-                    f"part; not loaded: {listed(names[done + 1 :])}"
-                )
-                raise
-
-
-def _shown(description: Mapping[str, Any]) -> str:
-    """Return what a parameter is, in a line."""
-    return truncate(", ".join(f"{key} {value!r}" for key, value in description.items()))

@@ -226,7 +226,7 @@ class CommServerClient(ServerClient):
         """
         work = protocol.commit(commit, parts, self._together, protocol.ask)
         requests: Sequence[Request] = work.send(None)
-        server = self._server(requests[0].to)
+        server = self.server_of(requests[0].to)
         whole = isinstance(requests[0].operation, CommitParts)
         if whole and server is not None and server.address in self._open:
             self._go_on(work, requests, ended, later)
@@ -301,7 +301,7 @@ class CommServerClient(ServerClient):
         groups: dict[ServerAddress, list[int]] = {}
         rest = []
         for position in positions:
-            server = self._server(batch.requests[position].to)
+            server = self.server_of(batch.requests[position].to)
             if server is None or server.address not in self._open:
                 rest.append(position)
             else:
@@ -328,21 +328,17 @@ class CommServerClient(ServerClient):
         except MemoryError as error:  # an answer like others: prepared parts must be undone
             batch.failed(positions, refusal(error, "a request to it", "this process"))
 
-    def _server(self, to: ShardId | ServerAddress) -> ServerAddress | None:
+    def server_of(self, to: ShardId | ServerAddress) -> ServerAddress | None:
         if isinstance(to, ServerAddress):
             return to
         layout = self.layouts.known(to.strategy)
         return layout.placements[to.number].primary if layout is not None else None
 
-    def server_name(self, shard: ShardId) -> str:
-        server = self._server(shard)
-        return f"shard {shard.number}" if server is None else server.name
-
     @uninterrupted  # the event loop uses the memory as well
     def allocate(
         self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype
     ) -> np.ndarray | None:
-        server = self._server(shard)
+        server = self.server_of(shard)
         connection = self._open.get(server.address) if server is not None else None
         return None if connection is None else connection.stream.allocate(shape, dtype)
 
@@ -382,7 +378,7 @@ class CommServerClient(ServerClient):
     def _start(self, batch: RequestBatch, positions: Iterable[int]) -> None:
         groups: dict[ServerAddress | None, list[int]] = {}
         for position in self._send(batch, positions):
-            groups.setdefault(self._server(batch.requests[position].to), []).append(position)
+            groups.setdefault(self.server_of(batch.requests[position].to), []).append(position)
         for server, mine in groups.items():
             if server is None:
                 self._spawn(self._find(batch, mine))
@@ -393,7 +389,7 @@ class CommServerClient(ServerClient):
         """Find out where shards are; requests for shards that do not exist fail."""
         with batch.failing(positions):
             await self._refresh(batch, positions)
-            found = [p for p in positions if self._server(batch.requests[p].to) is not None]
+            found = [p for p in positions if self.server_of(batch.requests[p].to) is not None]
             batch.failed(set(positions).difference(found), lambda request: lost(request, None))
             self._start(batch, found)
 
@@ -489,7 +485,7 @@ class CommServerClient(ServerClient):
         self, request: Request, server: ServerAddress, error: OSError | None, waited: float
     ) -> ServerLostError | None:
         """Return the error of a request that is not tried again; None if it should be."""
-        there = self._server(request.to)
+        there = self.server_of(request.to)
         copied = self._copied(request)
         if there is None or (
             there == server and isinstance(error, ConnectionRefusedError) and not copied
@@ -559,7 +555,7 @@ class CommServerClient(ServerClient):
         elsewhere = []
         for position, server in batch.waiting().items():
             request, silence = batch.requests[position], self._lives.silences.get(server, 0.0)
-            if self._server(request.to) not in (server, None):
+            if self.server_of(request.to) not in (server, None):
                 elsewhere.append(position)
             elif silence >= self._timeout_of(request, server, self._copied(request)):
                 reason = f"it has not answered for {silence:.0f} s"

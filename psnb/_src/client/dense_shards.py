@@ -6,7 +6,7 @@ It keeps no state, so any number of threads may use one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,13 +17,14 @@ from psnb._src.client.arguments import NonFinite, checked_array, checked_rows
 from psnb._src.client.parameter_shards import ParameterShards, divided, joined
 from psnb._src.client.server_client import ServerClient
 from psnb._src.client.updates import PendingRead, ShardWrite, read_request
-from psnb._src.client.whole_tables import read_states, write_states
+from psnb._src.client.whole_tables import SavedPart, SavedState, TableLoad, read_states
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.kernels import all_finite, copy_with_norm, norm
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables import operations as ops
-from psnb._src.server.tables.checks import COUNTS, Expected, SavedShard, check_saved_slice
+from psnb._src.server.tables.checks import COUNTS, Expected
 from psnb._src.server.tables.presence import UpdateCounts, counts_together, within
+from psnb._src.server.tables.sharding import row_ranges
 from psnb._src.transport.message import as_float32
 from psnb.errors import ConfigurationError
 
@@ -141,10 +142,11 @@ class DenseShards(ParameterShards):
         """Return what `describe` lacks of how it was made, as JSON can hold it."""
         return {"nonfinite": self._nonfinite.value}
 
-    def check_state(self, saved: SavedShard) -> None:
-        """Raise ConfigurationError unless a saved shard can be loaded."""
+    @property
+    def saved_form(self) -> Expected:
+        """What each of its shards in a checkpoint must be."""
         slots = self.made_with.slots if self.made_with else ()
-        check_saved_slice(Expected(self.name, self.dtype, slots, self.shape), saved)
+        return Expected(self.name, self.dtype, slots, self.shape)
 
     def shard_states(self) -> list[dict[str, np.ndarray]]:
         """Return values and optimizer state of every shard, for checkpoints."""
@@ -154,41 +156,42 @@ class DenseShards(ParameterShards):
             state |= {key: state[key].reshape(shape) for key in state.keys() - _IN_TAIL}
         return states
 
-    def load_states(
-        self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
-    ) -> None:
-        """Load what `shard_states` returned, from any number of shards.
+    def loads(
+        self, states: Sequence[SavedState], only: Collection[int] | None = None
+    ) -> list[TableLoad]:
+        """Return what its tables get of its shards in a checkpoint, of which it has any number.
 
-        Load it on all shards, or only on those in ``only``.
+        For all of its tables, or those on the shards in ``only``.
         """
+        rows, width = self.shape[0] if self.shape else 1, math.prod(self.shape[1:])
+        saved = row_ranges(rows, len(states))
         # Each shard counted its own steps, and all have had the same pushes.
-        step = max(state["step"] for state in states)
-        keys = states[0].keys() - _IN_TAIL
-        whole = {key: joined([state[key] for state in states]) for key in keys}
-        parts = {key: self._cut(array) for key, array in whole.items()}
+        step = np.array([max(state.step for state in states)])
         counts = counts_together(
             [
                 (
-                    state["values"].size,
-                    UpdateCounts.of(state[COUNTS]) if COUNTS in state else None,
-                    int(state["step"][0]),
+                    (stop - start) * width,
+                    None if state.updates is None else UpdateCounts.of(state.updates),
+                    state.step,
                 )
-                for state in states
+                for (start, stop), state in zip(saved, states, strict=True)
             ]
         )
-        write_states(
-            self.server_client,
-            [
-                (
-                    (shard.shard, shard.table),
-                    {key: part[i].reshape(-1) for key, part in parts.items()},
-                    {"step": step, **self._part_of(counts, shard)},
-                )
-                for i, shard in enumerate(self.parts)
-                if only is None or shard.shard.number in only
-            ],
-            numbered=True,
-        )
+        found = []
+        for shard in self.parts:
+            if only is not None and shard.shard.number not in only:
+                continue
+            first, last = (0, rows) if len(self.parts) == 1 else (shard.start, shard.stop)
+            parts: list[tuple[SavedPart, int, int, int | None]] = []
+            for (start, stop), state in zip(saved, states, strict=True):
+                low, high = max(start, first), min(stop, last)
+                if low < high:
+                    within = (low - start) * width, (high - start) * width
+                    parts.append((state.parts[0], *within, (low - first) * width))
+            tail = {"step": step, **self._part_of(counts, shard)}
+            table = shard.shard, shard.table
+            found.append(TableLoad(table, parts, self.saved_form.row_nbytes, tail))
+        return found
 
     def _part_of(self, counts: UpdateCounts | None, shard: DenseShard) -> dict[str, np.ndarray]:
         if counts is None:

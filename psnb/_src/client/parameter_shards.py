@@ -8,7 +8,7 @@ the servers right now.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -18,10 +18,12 @@ from psnb._src.client.arguments import NonFinite
 from psnb._src.client.requests import Request, on_table
 from psnb._src.client.server_client import ServerClient
 from psnb._src.client.updates import client_of
+from psnb._src.client.whole_tables import SavedState, TableLoad, in_memory, load_tables
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.kernels import all_finite
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables import operations as ops
+from psnb._src.server.tables.checks import Expected
 from psnb._src.server.tables.updater import tuned
 from psnb.errors import ConfigurationError, InvalidArrayError, PsnbError
 
@@ -82,8 +84,8 @@ class ParameterShards:
 
     def servers(self) -> list[str]:
         """Return what people call the servers that have its shards, each once."""
-        client = self.server_client
-        return sorted({client.server_name(shard) for shard, _ in self.tables})
+        found = {shard: self.server_client.server_of(shard) for shard, _ in self.tables}
+        return sorted({at.name if at else f"shard {to.number}" for to, at in found.items()})
 
     @property
     def refuses_nonfinite(self) -> bool:
@@ -132,6 +134,24 @@ class ParameterShards:
             return self.made_with
         left: Optimizer = self.server_client.call([on_table(*kept[0], ops.ReadOptimizer())])[0]
         return left
+
+    @property
+    def saved_form(self) -> Expected:
+        """What each of its shards in a checkpoint must be."""
+        raise NotImplementedError
+
+    def loads(
+        self, states: Sequence[SavedState], only: Collection[int] | None = None
+    ) -> list[TableLoad]:
+        """Return what its tables get of its shards in a checkpoint, of which it has any number.
+
+        For all of its tables, or those on the shards in ``only``.
+        """
+        raise NotImplementedError
+
+    def load_states(self, states: Sequence[Mapping[str, np.ndarray]]) -> None:
+        """Replace its content by what the states of its shards were, of any number of them."""
+        load_tables(self.server_client, self.loads([*map(in_memory, states)]))
 
     def ask_all(self, operation: ops.TableOperation) -> list[Any]:
         """Run an operation on all of its tables."""

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from psnb._src.client.requests import Request
-from psnb._src.placement.layout import ShardId
+from psnb._src.placement.layout import ServerAddress, ShardId
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.utils.ahead import require_closure
 from psnb.errors import ConfigurationError
@@ -55,8 +55,8 @@ class ServerClient(Protocol):
     def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> int | None:
         """Make the writes of a commit on all shards or none; see `psnb._src.client.commit`."""
 
-    def server_name(self, shard: ShardId) -> str:
-        """Return what people call the server of a shard, or the shard if that is not known."""
+    def server_of(self, to: ShardId) -> ServerAddress | None:
+        """Return the server of a shard, if it is known."""
 
     def allocate(
         self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype
@@ -138,9 +138,9 @@ class FrontClient(ServerClient):
         """Make writes on the servers."""
         return self._behind.commit(commit, parts)
 
-    def server_name(self, shard: ShardId) -> str:
-        """Return what people call the server of a shard."""
-        return self._behind.server_name(shard)
+    def server_of(self, to: ShardId) -> ServerAddress | None:
+        """Return the server of a shard, if it is known."""
+        return self._behind.server_of(to)
 
     def allocate(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> None:
         """Return None: what is written stays in this process at first."""

@@ -1,6 +1,9 @@
-"""TableSnapshots: parameters as they were at one moment, on the servers, which write them to files.
+"""What servers write and read by themselves: `TableSnapshots` of one moment, and `FileWorkers`.
 
-Only where to write, how far they are and the outcome go between notebook and servers.
+Only where to write, how far they are and the outcome go between notebook and servers. Servers are
+polled, rather than answering once all is done: views show their progress, an answer shows that a
+server lives and makes progress, and a question that the notebook is still there. An answer that is
+held back would need a timer in the server for each of these.
 """
 
 from __future__ import annotations
@@ -18,11 +21,125 @@ from psnb._src.server import operations as ops
 from psnb._src.utils.files import WrittenFile
 from psnb.errors import CheckpointError, PsnbError, ServerLostError
 
-# Servers are polled, rather than answering once all is written: views show their progress, an
-# answer shows that a server lives and makes progress, and a question that the notebook is still
-# there. An answer that is held back would need a timer in the server for each of these.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.2
 """Seconds between two questions how far servers are."""
+
+
+def pauses() -> Callable[[], None]:
+    """Return a function that sleeps, each time a little longer."""
+    pause = _FIRST_PAUSE
+
+    def sleep() -> None:
+        nonlocal pause
+        time.sleep(pause)
+        pause = min(1.5 * pause, _LONGEST_PAUSE)
+
+    return sleep
+
+
+class FileWorkers:
+    """Servers that work on files, under one key.
+
+    One thread's.
+
+    Parameters
+    ----------
+    server_client : ServerClient
+        The client of the servers.
+    key : str
+        The folder that they write, or the key of a restore.
+    what : str
+        What they do, for messages.
+    longest_stop : float
+        Seconds in which some server must have made progress.
+
+    Attributes
+    ----------
+    there : dict of ServerAddress
+        Those that have begun, and are not gone.
+    """
+
+    def __init__(
+        self, server_client: ServerClient, key: str, what: str, longest_stop: float = 600.0
+    ) -> None:
+        self._client, self._key, self._what = server_client, key, what
+        self._longest_stop = longest_stop
+        self.there: dict[ServerAddress, None] = {}
+
+    def run(
+        self,
+        operations: Mapping[ServerAddress, ops.HostOperation],
+        on_progress: Callable[[int], object] = bool,
+        *,
+        spare: bool = False,
+    ) -> dict[ServerAddress, Any]:
+        """Have servers do something, wait for that, and return the result of each.
+
+        Parameters
+        ----------
+        operations : mapping
+            What each is to do.
+        on_progress : callable
+            Called with the bytes that all have done.
+        spare : bool
+            Whether it can be done without a server: then one that fails has no result. Else its
+            error is raised at once.
+
+        Raises
+        ------
+        CheckpointError
+            If all that are still at work stand still; or what a server raises.
+        ServerLostError
+            If a server is gone.
+        """
+        self.there |= dict.fromkeys(operations)
+        done: dict[ServerAddress, Any] = {}
+        begun = self._ask(operations, spare=spare)
+        nbytes = dict.fromkeys(begun, 0)
+        asked, sleep, changed = list(begun), pauses(), time.monotonic()
+        while asked:
+            sleep()
+            before = sum(nbytes.values())
+            found = self._ask(dict.fromkeys(asked, ops.AskFileWork(self._key)), spare=spare)
+            asked = []
+            for server, progress in found.items():
+                nbytes[server] = progress.nbytes
+                if progress.result is None:
+                    asked.append(server)
+                else:
+                    done[server] = progress.result
+            on_progress(sum(nbytes.values()))
+            if sum(nbytes.values()) > before:
+                changed = time.monotonic()
+            elif time.monotonic() - changed > self._longest_stop:
+                if spare:
+                    break
+                raise CheckpointError(
+                    f"{', '.join(each.name for each in asked)} {self._what} for "
+                    f"{self._longest_stop:g} s. Is its disk or network at rest, or that of an "
+                    "earlier checkpoint? A process writes one after the other"
+                )
+        return done
+
+    def end(self) -> None:
+        """Have servers forget it; idempotent."""
+        there, self.there = self.there, {}
+        self._client.attempt([Request(each, ops.EndFileWork(self._key)) for each in there])
+
+    def _ask(
+        self, operations: Mapping[ServerAddress, ops.HostOperation], *, spare: bool
+    ) -> dict[ServerAddress, Any]:
+        """Return the answers of servers, or raise an error of one; forget those that are gone."""
+        requests = [Request(server, operation) for server, operation in operations.items()]
+        answers = dict(zip(operations, self._client.attempt(requests), strict=True))
+        for server, answer in answers.items():
+            if isinstance(answer, ServerLostError):
+                del self.there[server]
+        errors = {server: each for server, each in answers.items() if isinstance(each, PsnbError)}
+        if errors and not spare:
+            raise next(iter(errors.values()))
+        return {server: each for server, each in answers.items() if server not in errors}
+
 
 _LONGEST_PREPARATION = 2.0
 """Seconds to wait for memory, of which servers make a gigabyte ready in about half a second: a
@@ -34,13 +151,12 @@ def prepare_snapshots(server_client: ServerClient, servers: Iterable[ServerAddre
 
     A server that is lost or unresponsive is not waited for: the snapshot will show it.
     """
-    asked, pause, until = list(servers), _FIRST_PAUSE, time.monotonic() + _LONGEST_PREPARATION
+    asked, sleep, until = list(servers), pauses(), time.monotonic() + _LONGEST_PREPARATION
     while asked and time.monotonic() < until:
         answers = server_client.attempt([Request(each, ops.PrepareSnapshots()) for each in asked])
         asked = [each for each, ready in zip(asked, answers, strict=True) if ready is False]
         if asked:
-            time.sleep(pause)
-            pause = min(1.5 * pause, _LONGEST_PAUSE)
+            sleep()
 
 
 class TableSnapshots:
@@ -136,63 +252,20 @@ class TableSnapshots:
             parts.setdefault(servers[key], {})[files[each]] = header.snapshot
         # The servers release written snapshots, and soon also unused ones.
         headers, self._open = self._open, {}
-        there = dict.fromkeys(parts)
         most = max(1, sum(each.rows * each.row_nbytes for each in headers.values()))
+        stands = f"could write nothing into {folder!r}"
+        workers = FileWorkers(self._client, folder, stands, self._longest_stop)
         try:
-            self._ask({each: ops.WriteTables(folder, part) for each, part in parts.items()}, there)
-            return self._wait(folder, there, lambda nbytes: on_progress(min(1.0, nbytes / most)))
+            found = workers.run(
+                {each: ops.WriteTables(folder, part) for each, part in parts.items()},
+                lambda nbytes: on_progress(min(1.0, nbytes / most)),
+            )
         finally:
-            self._client.attempt([Request(each, ops.EndWriting(folder)) for each in there])
+            workers.end()
+        return {name: file for written in found.values() for name, file in written.items()}
 
     def close(self) -> None:
         """Release them, if they were not written; idempotent."""
         taken = [(self._tables[each][0], header) for each, header in self._open.items()]
         self._open = {}
         self._client.attempt([Request(to, ops.ReleaseSnapshot(h.snapshot)) for to, h in taken])
-
-    def _wait(
-        self,
-        folder: str,
-        there: dict[ServerAddress, None],
-        on_progress: Callable[[int], object],
-    ) -> dict[str, WrittenFile]:
-        """Ask until all have written; forget servers that are gone."""
-        done: dict[str, WrittenFile] = {}
-        nbytes = dict.fromkeys(there, 0)
-        asked, pause, changed = list(there), _FIRST_PAUSE, time.monotonic()
-        while asked:
-            time.sleep(pause)
-            pause = min(1.5 * pause, _LONGEST_PAUSE)
-            before = sum(nbytes.values())
-            found = self._ask(dict.fromkeys(asked, ops.AskWriting(folder)), there)
-            for server, progress in found.items():
-                nbytes[server] = progress.nbytes
-                if progress.files is not None:
-                    done |= progress.files
-                    asked.remove(server)
-            on_progress(sum(nbytes.values()))
-            if sum(nbytes.values()) > before:
-                changed = time.monotonic()
-            elif time.monotonic() - changed > self._longest_stop:
-                raise CheckpointError(
-                    f"{', '.join(each.name for each in asked)} could write nothing into "
-                    f"{folder!r} for {self._longest_stop:g} s. Is its disk or network at rest, or "
-                    "that of an earlier checkpoint? A process writes one after the other"
-                )
-        return done
-
-    def _ask(
-        self,
-        operations: Mapping[ServerAddress, ops.HostOperation],
-        there: dict[ServerAddress, None],
-    ) -> dict[ServerAddress, Any]:
-        """Return the answers of servers, or raise an error of one; forget those that are gone."""
-        requests = [Request(server, operation) for server, operation in operations.items()]
-        answers = dict(zip(operations, self._client.attempt(requests), strict=True))
-        for server, answer in answers.items():
-            if isinstance(answer, ServerLostError):
-                del there[server]
-        for answer in answers.values():
-            if isinstance(answer, PsnbError):
-                raise answer
-        return answers

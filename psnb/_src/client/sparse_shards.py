@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,20 +17,20 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from psnb._src.client.arguments import NonFinite, checked_array, checked_ids
-from psnb._src.client.parameter_shards import ParameterShards, divided, joined
+from psnb._src.client.parameter_shards import ParameterShards, divided
 from psnb._src.client.requests import on_table
 from psnb._src.client.server_client import ServerClient
 from psnb._src.client.updates import ShardWrite
-from psnb._src.client.whole_tables import read_segments, read_states, write_states
+from psnb._src.client.whole_tables import SavedState, TableLoad, read_segments, read_states
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.hashing import distinct
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.admission import Admission, Always
-from psnb._src.server.tables.checks import ExpectedRows, SavedShard, check_saved_rows
+from psnb._src.server.tables.checks import ExpectedRows
 from psnb._src.server.tables.initializers import Initializer, Uniform
 from psnb._src.server.tables.row_use import CtrAccessor
-from psnb._src.server.tables.sharding import shard_of_ids
+from psnb._src.server.tables.sharding import Owner, shard_of_ids
 from psnb.errors import ConfigurationError, InvalidArrayError
 
 _ALWAYS, _UNIFORM = Always(), Uniform()
@@ -111,16 +111,16 @@ class SparseShards(ParameterShards):
             "accessor": None if spec.accessor is None else spec.accessor.describe(),
         }
 
-    def check_state(self, saved: SavedShard) -> None:
-        """Raise ConfigurationError unless a saved shard can be loaded."""
+    @property
+    def saved_form(self) -> ExpectedRows:
+        """What each of its shards in a checkpoint must be."""
         slots = self.made_with.slots if self.made_with else ()
-        fixed = None if self.rows is None else (self.rows, saved.number, saved.shards)
-        expected = ExpectedRows(
-            *(self.name, self.dtype, slots, (self.dim,), fixed),
+        return ExpectedRows(
+            *(self.name, self.dtype, slots, (self.dim,)),
+            fixed=None if self.rows is None else (self.rows, 0, 1),
             uses=self.accessor is not None,
             waits=self.admission.min_count > 1,
         )
-        check_saved_rows(expected, saved)
 
     def shard_states(self) -> list[dict[str, np.ndarray]]:
         """Return ids, values and optimizer state of every shard, for checkpoints."""
@@ -131,35 +131,36 @@ class SparseShards(ParameterShards):
         for table in self.tables:
             yield from read_segments(self.server_client, table)
 
-    def load_states(
-        self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
-    ) -> None:
-        """Replace all rows by what `shard_states` returned, from any number of shards.
+    def loads(
+        self, states: Sequence[SavedState], only: Collection[int] | None = None
+    ) -> list[TableLoad]:
+        """Return what its tables get of its shards in a checkpoint, of which it has any number.
 
-        Load them on all shards, or only on those in ``only``. Each shard counts its own steps; all
-        continue from the highest count.
+        For all of its tables, or those on the shards in ``only``. Each shard counts its own steps;
+        all continue from the highest count.
         """
-        step = max(state["step"] for state in states)
-        keys = states[0].keys() - {"step"}
-        whole = {key: joined([state[key] for state in states]) for key in keys}
-        waiting = {key: whole.pop(key) for key in keys if key.startswith("waiting.")}
-        rows: list[dict[str, Any]] = [{} for _ in self.tables]
-        tails: list[dict[str, Any]] = [{"step": step} for _ in self.tables]
-        for ids, arrays, parts in (("ids", whole, rows), ("waiting.ids", waiting, tails)):
-            if len(parts) == 1:
-                parts[0] |= arrays
-            elif arrays:
-                owners = self.owners(arrays[ids])
-                for owner, part in enumerate(parts):
-                    part |= {key: array[owners == owner] for key, array in arrays.items()}
-        write_states(
-            self.server_client,
-            [
-                (table, rows[i], tails[i])
-                for i, table in enumerate(self.tables)
-                if only is None or table[0].number in only
-            ],
-        )
+        growing, here, there = self.rows is None, len(self.tables), len(states)
+        step = np.array([max(state.step for state in states)])
+        found = []
+        for number, table in enumerate(self.tables):
+            if only is not None and table[0].number not in only:
+                continue
+            # Both numbers are what the same number of an id leaves: by `here` and by `there`.
+            alike = math.gcd(here, there)
+            own = [each for at, each in enumerate(states) if at % alike == number % alike]
+            found.append(
+                TableLoad(
+                    table,
+                    [(part, 0, part.count, None) for each in own for part in each.parts],
+                    self.saved_form.row_nbytes,
+                    {"step": step},
+                    last=[each.parts[-1] for each in own],
+                    owner=None if here == there else Owner(number, here, growing),
+                    rows=sum(each.rows[number] for each in own if each.rows),
+                    clears=growing,  # fixed rows are all replaced
+                )
+            )
+        return found
 
     def assigning(self, ids: ArrayLike, values: ArrayLike) -> list[ShardWrite]:
         """Return the writes that replace rows."""

@@ -1,13 +1,16 @@
-"""Reading and writing whole tables, in segments.
+"""Whole tables, read and loaded in pieces.
 
 A table is read as it was at one moment (`psnb._src.server.snapshots`); the moments of several
-tables differ slightly.
+tables differ slightly. It is loaded from what was saved of it. Servers read files themselves, if
+they can: then only what to read goes there, piece by piece. Else this process reads and sends the
+pieces. So it never holds more than a few.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,12 +19,21 @@ from psnb._src.client.server_client import ServerClient
 from psnb._src.placement.layout import ShardId
 from psnb._src.server import operations as ops
 from psnb._src.server.tables import operations as table_ops
-from psnb.errors import ServerLostError
-
-_ATTEMPTS = 5
+from psnb._src.server.tables.checks import COUNTS
+from psnb._src.server.tables.saved_files import (
+    ArraysInMemory,
+    SavedArrays,
+    owned,
+    read_segment,
+    read_waiting,
+)
+from psnb._src.server.tables.sharding import Owner
+from psnb.errors import CheckpointError, ServerLostError
 
 TableName = tuple[ShardId, str]
 """A shard, and a table there."""
+
+_ATTEMPTS = 5
 
 
 def _reading(
@@ -109,44 +121,222 @@ def read_segments(server_client: ServerClient, table: TableName) -> Iterator[tab
             server_client.call([Request(shard, ops.ReleaseSnapshot(header.snapshot))])
 
 
-def write_states(
-    server_client: ServerClient,
-    states: Sequence[tuple[TableName, table_ops.Segment, table_ops.Segment]],
-    *,
-    numbered: bool = False,
-) -> None:
-    """Replace the content of tables.
+_SENT = 4
+"""How many pieces this process holds, if it sends them."""
 
-    Parameters
+
+@dataclass(frozen=True, eq=False)
+class SavedPart:
+    """A file of a shard that was saved.
+
+    Attributes
     ----------
-    server_client : ServerClient
-        The client of the servers.
-    states : sequence of tuple
-        Each table, its rows, and its tail (see `psnb._src.server.tables.table`).
-    numbered : bool
-        Whether each segment carries the number of its first row.
+    arrays : SavedArrays
+        What it has; of files that servers read, nothing is read before it is asked for.
+    count : int
+        How many rows of an embedding.
+    restore, address : str
+        The key under which servers have checked it, and its address; empty if they have not.
+    """
+
+    arrays: SavedArrays
+    count: int = 0
+    restore: str = ""
+    address: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class SavedState:
+    """A shard of a parameter, as it was saved.
+
+    Attributes
+    ----------
+    parts : sequence of SavedPart
+        Its files, the oldest first.
+    rows : sequence of int
+        Of a table of any id, how many rows each of the present shards will get; empty if that is
+        not known.
+    step : int
+        The optimizer's.
+    updates : numpy.ndarray or None
+        The counts of updates of a variable's numbers, where they differ.
+    """
+
+    parts: Sequence[SavedPart]
+    rows: Sequence[int]
+    step: int
+    updates: np.ndarray | None = None
+
+
+def in_memory(state: Mapping[str, np.ndarray]) -> SavedState:
+    """Return a shard whose arrays are in memory."""
+    arrays = dict(state)
+    count = len(arrays["ids"]) if "ids" in arrays else 0
+    part = SavedPart(ArraysInMemory(arrays), count)
+    step, updates = int(arrays["step"][0]), arrays.get(COUNTS)
+    return SavedState([part], (), step, updates)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    part: SavedPart
+    start: int
+    stop: int
+    at: int | None
+
+
+@dataclass(eq=False)
+class TableLoad:
+    """What a table is to get.
+
+    Attributes
+    ----------
+    table : tuple
+        The table.
+    parts : sequence of tuple
+        Each part from which it gets rows, which of them, and of a variable where the first goes.
+    row_nbytes : int
+        The bytes of a row, of a variable those of a number.
+    last : sequence of SavedPart
+        Of each shard that was saved, the part that has the ids that wait for a row.
+    tail : Segment
+        All else that is not by row.
+    owner : Owner, optional
+        Which ids it takes; all if it is left out.
+    rows : int
+        How many rows it will have, if it must have room for them first.
+    clears : bool
+        Whether it has rows that go.
+    """
+
+    table: TableName
+    parts: Sequence[tuple[SavedPart, int, int, int | None]]
+    row_nbytes: int
+    tail: table_ops.Segment
+    last: Sequence[SavedPart] = ()
+    owner: Owner | None = None
+    rows: int = 0
+    clears: bool = False
+    reads: bool = field(default=True, init=False)  # its server reads the files
+
+    def files(self) -> set[str]:
+        """Return the addresses of all files that it needs."""
+        return {part.address for part in (*(part for part, *_ in self.parts), *self.last)}
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all that it gets by row."""
+        return self.row_nbytes * sum(stop - start for _, start, stop, _ in self.parts)
+
+    def pieces(self) -> Iterator[_Piece]:
+        """Yield its parts, in pieces of the size of a segment."""
+        step = table_ops.rows_in_segment(self.row_nbytes)
+        for part, first, last, at in self.parts:
+            for start in range(first, last, step):
+                place = None if at is None else at + start - first
+                yield _Piece(part, start, min(start + step, last), place)
+
+
+def make_room(server_client: ServerClient, loads: Sequence[TableLoad]) -> None:
+    """Have servers get the memory that loading takes; nothing is changed.
 
     Raises
     ------
+    ServerMemoryError
+        If one has none.
+    ServerLostError
+        If one is gone.
+    """
+    server_client.call([on_table(*each.table, table_ops.MakeRoom(each.rows)) for each in loads])
+
+
+def load_tables(
+    server_client: ServerClient,
+    loads: Sequence[TableLoad],
+    on_round: Callable[[], object] = bool,
+) -> None:
+    """Replace the content of tables.
+
+    ``on_round`` is called after each piece.
+
+    Raises
+    ------
+    CheckpointError
+        If what was saved cannot be read; a part may be loaded.
     ServerLostError
         If a server is gone; the others may have a part of the new content.
     """
-    server_client.call([on_table(*table, table_ops.ClearTable()) for table, _, _ in states])
-    start = [0] * len(states)
-    while True:
-        requests = []
-        for i, (table, rows, _) in enumerate(states):
-            size, step = (
-                len(next(iter(rows.values()))),
-                table_ops.rows_in_segment(table_ops.row_nbytes(rows)),
-            )
-            if start[i] < size:
-                segment = {name: array[start[i] : start[i] + step] for name, array in rows.items()}
-                if numbered:
-                    segment["start"] = np.array([start[i]])
-                requests.append(on_table(*table, table_ops.PutSegment(segment)))
-                start[i] += step
-        if not requests:
-            break
-        server_client.call(requests)
-    server_client.call([on_table(*table, table_ops.FinishTable(tail)) for table, _, tail in states])
+    clears = [on_table(*each.table, table_ops.ClearTable()) for each in loads if each.clears]
+    server_client.call(clears)
+    pieces = {load: load.pieces() for load in loads}
+    while pieces:
+        coming = {load: next(left, None) for load, left in pieces.items()}
+        pieces = {load: left for load, left in pieces.items() if coming[load] is not None}
+        _put(server_client, {load: coming[load] for load in pieces})  # type: ignore[misc]
+        on_round()
+    _finish(server_client, loads)
+
+
+def _put(server_client: ServerClient, pieces: dict[TableLoad, _Piece]) -> None:
+    asked = {
+        load: ops.PutSaved(
+            *(load.table[1], piece.part.restore, "", piece.part.address),
+            *(piece.start, piece.stop, piece.at, load.owner),
+        )
+        for load, piece in pieces.items()
+        if load.reads and piece.part.address
+    }
+    done = _read_there(server_client, asked)
+    read: tuple[_Piece | None, table_ops.Segment] = None, {}
+    requests: list[Request] = []
+    for load, piece in pieces.items():
+        if load in done:
+            continue
+        if read[0] != piece:  # else several shards get rows of it
+            whole = read_segment(piece.part.arrays, piece.start, piece.stop, piece.at, None)
+            read = piece, whole
+        segment = read[1] if load.owner is None else owned(read[1], "ids", load.owner)
+        requests.append(on_table(*load.table, table_ops.PutSegment(segment)))
+        if len(requests) == _SENT:
+            server_client.call(requests)
+            requests = []
+    server_client.call(requests)
+
+
+def _finish(server_client: ServerClient, loads: Sequence[TableLoad]) -> None:
+    asked = {
+        load: ops.FinishSaved(
+            *(load.table[1], load.last[0].restore, ""),
+            *([part.address for part in load.last], load.owner, load.tail),
+        )
+        for load in loads
+        if load.reads and load.last and load.last[0].address
+    }
+    done = _read_there(server_client, asked)
+    left = [load for load in loads if load not in done]
+    tails = [
+        load.tail | read_waiting([part.arrays for part in load.last], load.owner) for load in left
+    ]
+    server_client.call(
+        [
+            on_table(*load.table, table_ops.FinishTable(tail))
+            for load, tail in zip(left, tails, strict=True)
+        ]
+    )
+
+
+def _read_there(
+    server_client: ServerClient, asked: Mapping[TableLoad, ops.ReadsFiles]
+) -> set[TableLoad]:
+    """Have servers make changes with what they read; return those that were made.
+
+    One that could not read something is not asked to read again.
+    """
+    requests = [Request(load.table[0], change) for load, change in asked.items()]
+    answers = server_client.attempt(requests) if requests else []
+    for load, answer in zip(asked, answers, strict=True):
+        if isinstance(answer, CheckpointError):
+            load.reads = False
+        elif isinstance(answer, Exception):
+            raise answer
+    return {load for load in asked if load.reads}

@@ -87,14 +87,19 @@ def unpacked(operation: table_ops.Operation) -> table_ops.Operation:
     return operation
 
 
-_LONG = (ops.Packed, ops.CreateTable)
+_LONG = (ops.Packed, ops.CreateTable, ops.ReadsFiles)
 
 
 def takes_long(operation: table_ops.Operation) -> bool:
-    """Return whether an operation makes tables, or has what must be unpickled apart."""
+    """Return whether an operation makes tables, reads files, or must be unpickled apart."""
     if isinstance(operation, ops.OnShard):
         return isinstance(operation.operation, _LONG)
     return bool(to_make(operation))
+
+
+def reads_files(operation: table_ops.Operation) -> bool:
+    """Return whether the server is to read files for an operation."""
+    return isinstance(operation, ops.OnShard) and isinstance(operation.operation, ops.ReadsFiles)
 
 
 def to_make(operation: table_ops.Operation) -> list[tuple[int, ops.CreateTable]]:

@@ -10,7 +10,7 @@ that carry them are in `psnb._src.server.messages`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,11 +18,12 @@ from psnb._src.placement.layout import ShardPlacement
 from psnb._src.server.commit_log import Commit, CommitLog, CommitRecord, Part
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables.admission import Admission, Always
+from psnb._src.server.tables.checks import Expected
 from psnb._src.server.tables.initializers import Initializer
 from psnb._src.server.tables.operations import Operation, RoundWeights, Segment, ShardOperation
 from psnb._src.server.tables.row_use import CtrAccessor
+from psnb._src.server.tables.sharding import Owner
 from psnb._src.transport.message import Message
-from psnb._src.utils.files import WrittenFile
 from psnb._src.utils.range_set import Bounds
 
 _ALWAYS = Always()
@@ -238,6 +239,42 @@ class ReleaseSnapshot(ShardOperation, frozen=True):
     snapshot: str
 
 
+class ReadsFiles(ShardOperation, frozen=True):
+    """A change of a table with what the server reads itself, of files that it has checked.
+
+    Attributes
+    ----------
+    table : str
+        The table.
+    restore : str
+        Under which key they were checked; see `CheckFiles`.
+    unread : str
+        Why they could not be read, where that was tried already.
+    """
+
+    table: str
+    restore: str
+    unread: str
+
+
+class PutSaved(ReadsFiles, frozen=True):
+    """`Table.put` of a part of a file; see `psnb._src.server.tables.saved_files.read_segment`."""
+
+    file: str
+    start: int
+    stop: int
+    at: int | None
+    owner: Owner | None
+
+
+class FinishSaved(ReadsFiles, frozen=True):
+    """`Table.finish` with a tail, and the ids that wait for a row in some files."""
+
+    files: Sequence[str]
+    owner: Owner | None
+    tail: Segment
+
+
 class Packed(ShardOperation, frozen=True):
     """An operation that is pickled apart: where it cannot be unpickled, only it fails."""
 
@@ -311,23 +348,80 @@ class WriteTables(HostOperation, frozen=True):
     files: Mapping[str, str]
 
 
-class AskWriting(HostOperation, frozen=True):
-    """Asks for the `WritingProgress` of a folder; the answer is the error if it failed."""
+class SavedFiles(Message, frozen=True):
+    """The files of a shard in a checkpoint.
 
-    folder: str
+    Attributes
+    ----------
+    expected : Expected or None
+        What it must be; None if only the checksums are to be checked.
+    number, shards : int
+        Its number, and how many were saved.
+    files : mapping of str to str
+        The addresses of the files, the oldest first, and their checksums.
+    owners : int
+        How many shards there are now.
+    """
+
+    expected: Expected | None
+    number: int
+    shards: int
+    files: Mapping[str, str]
+    owners: int
 
 
-class EndWriting(HostOperation, frozen=True):
-    """Ends the writing of a folder, and forgets it."""
+class CheckedFiles(Message, frozen=True):
+    """What is in the files of a shard, which were checked.
 
-    folder: str
+    Attributes
+    ----------
+    counts : sequence of int
+        How many rows each has.
+    rows : sequence of int
+        See `check_saved_files`.
+    step : int
+        The optimizer's.
+    updates : numpy.ndarray or None
+        The counts of updates of a variable's numbers, where they differ.
+    """
+
+    counts: Sequence[int]
+    rows: Sequence[int]
+    step: int
+    updates: np.ndarray | None
 
 
-class WritingProgress(Message, frozen=True):
-    """How many bytes are written; and the files by name, when all are."""
+class CheckFiles(HostOperation, frozen=True):
+    """Begins to check files of a checkpoint, which the server may then be asked to read.
+
+    The key is of one restore. The result has `CheckedFiles` or None for each shard, or a text: why
+    this server cannot read it.
+    """
+
+    restore: str
+    shards: Sequence[SavedFiles]
+
+
+class AskFileWork(HostOperation, frozen=True):
+    """Asks for the `FileProgress` of a folder or restore; the answer is the error if it failed."""
+
+    key: str
+
+
+class EndFileWork(HostOperation, frozen=True):
+    """Ends the work on a folder or for a restore, and forgets it."""
+
+    key: str
+
+
+class FileProgress(Message, frozen=True):
+    """How many bytes are written or read; and the result, when all are.
+
+    That is a mapping of names to `WrittenFile`, or what `CheckFiles` says.
+    """
 
     nbytes: int
-    files: Mapping[str, WrittenFile] | None
+    result: Any
 
 
 class ReplicaOperation(HostOperation, frozen=True):

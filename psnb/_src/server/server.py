@@ -17,9 +17,11 @@ from psnb._src.placement.layout import ShardPlacement
 from psnb._src.placement.status import Role, ServerStatus
 from psnb._src.server import operations as ops
 from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.file_work import FileWork
 from psnb._src.server.making import build, unpacked
 from psnb._src.server.memory import refusal
 from psnb._src.server.messages import Done, Failed, Moved, PendingReply, ServerAnswer
+from psnb._src.server.reading import FileChecking
 from psnb._src.server.replication import DEPOSED, DONE, Connect, HostedShard
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.snapshots import OpenSnapshots, PreallocatedPages, chunks_wanted
@@ -55,8 +57,8 @@ class Host:
         The server's name, for messages.
     soon : callable
         Calls functions on the server's event loop, from any thread.
-    making, writing : StandbyThreads
-        Make memory ready, and write checkpoints; several servers may share them.
+    making, files : StandbyThreads
+        Make memory ready, and write and read checkpoints; several servers may share them.
 
     Attributes
     ----------
@@ -65,16 +67,16 @@ class Host:
     """
 
     def __init__(
-        self, key: str, name: str, soon: Soon, making: StandbyThreads, writing: StandbyThreads
+        self, key: str, name: str, soon: Soon, making: StandbyThreads, files: StandbyThreads
     ) -> None:
-        self.key, self._name, self._soon, self._writing = key, name, soon, writing
+        self.key, self._name, self._soon, self._files = key, name, soon, files
         self.leaves = False
         self._hosted: dict[int, HostedShard] = {}
         self._traffic = Counter(pulls=0, pushes=0, updates=0, staleness=0)  # since the start
         self._made: Made = {}
         self._room = PreallocatedPages(making)
         self._snapshots = OpenSnapshots(self._room)
-        self._writings: dict[str, TableWriting] = {}  # by folder
+        self._work: dict[str, FileWork] = {}  # by folder, or key of a restore
 
     def run(
         self,
@@ -93,8 +95,8 @@ class Host:
     def close(self) -> None:
         """Forget all shards, and close the connections to the servers of their replicas."""
         self._drop(list(self._hosted))
-        for folder in list(self._writings):
-            self._end_writing(folder)
+        for key in list(self._work):
+            self._end_work(key)
         self._room.clear()
 
     def tick(self) -> None:
@@ -103,9 +105,31 @@ class Host:
             hosted.shard.tick()
         self._snapshots.tick()
         self._room.tick()
-        for folder, writing in list(self._writings.items()):
-            if not writing.tick():
-                self._end_writing(folder)
+        for key, work in list(self._work.items()):
+            if not work.tick():
+                self._end_work(key)
+
+    def read_here(self, operation: Operation) -> Operation:
+        """Return an operation with what it has the server read; any thread.
+
+        Raises
+        ------
+        CheckpointError
+            If that cannot be read.
+        """
+        change = operation.operation if isinstance(operation, ops.OnShard) else None
+        if not isinstance(change, ops.ReadsFiles):
+            return operation
+        assert isinstance(operation, ops.OnShard)
+        work = self._work.get(change.restore)
+        if change.unread or not isinstance(work, FileChecking):
+            raise CheckpointError(
+                change.unread or f"{self._name} has not checked what it is to read"
+            )
+        try:
+            return ops.OnShard(operation.shard, work.read_here(change))
+        except OSError as error:
+            raise CheckpointError(f"{self._name}: {error}") from error
 
     def _answer(self, packed: Operation, reply: PendingReply, connect: Connect) -> ServerAnswer:
         try:
@@ -118,6 +142,7 @@ class Host:
             )
             return Failed(SerializationError(text))
         try:
+            operation = self.read_here(operation)
             if not isinstance(operation, ops.OnShard):
                 return Done(self._manage(operation, connect))
             hosted = self._primary(operation.shard)
@@ -228,15 +253,20 @@ class Host:
                 return self._room.want(sum(map(chunks_wanted, tables)))
             case ops.WriteTables(folder, files):
                 return self._write(folder, files)
-            case ops.AskWriting(folder):
-                if folder not in self._writings:
+            case ops.CheckFiles(restore, shards):
+                work = self._work.get(restore)
+                if not isinstance(work, FileChecking):
+                    work = self._work[restore] = FileChecking(self._name, self._files)
+                return work.check(shards)
+            case ops.AskFileWork(key):
+                if key not in self._work:
                     raise CheckpointError(
-                        f"{self._name} does not write into {folder!r} any more: for minutes it was "
-                        "not asked how far it is; save again"
+                        f"{self._name} does not work on {key!r} any more: for minutes it was not "
+                        "asked how far it is; try again"
                     )
-                return self._writings[folder].progress()
-            case ops.EndWriting(folder):
-                return self._end_writing(folder)
+                return self._work[key].progress()
+            case ops.EndFileWork(key):
+                return self._end_work(key)
         raise InternalError(f"{self._name} has no operation {operation}")
 
     # Operations that the strategy calls.
@@ -254,7 +284,8 @@ class Host:
         ]
         self._drop([index for index, hosted in rest if hosted.version <= versions[index]])
         shards = {index: hosted.status() for index, hosted in self._hosted.items()}
-        return ServerStatus(shards, self.leaves, bool(self._writings))
+        writes = any(isinstance(each, TableWriting) for each in self._work.values())
+        return ServerStatus(shards, self.leaves, writes)
 
     def _measure(self) -> dict[int, dict[str, int]]:
         """Return the bytes of all tables of each shard, including replicas."""
@@ -264,7 +295,7 @@ class Host:
 
     def _write(self, folder: str, files: Mapping[str, str]) -> None:
         """Begin to write snapshots."""
-        if folder in self._writings:
+        if folder in self._work:
             return  # it was asked for twice
         taken = self._snapshots.take(files)
         if taken is None:
@@ -272,12 +303,13 @@ class Host:
                 f"{self._name} does not have the snapshots any more that were to be written into "
                 f"{folder!r}: they were not used for minutes; save again"
             )
-        self._writings[folder] = TableWriting(self._name, folder, taken, self._soon, self._writing)
+        self._work[folder] = TableWriting(self._name, folder, taken, self._soon, self._files)
+        self._work[folder].begin()
 
-    def _end_writing(self, folder: str) -> None:
-        if (writing := self._writings.pop(folder, None)) is not None:
-            writing.stop()
-        if not self._writings:
+    def _end_work(self, key: str) -> None:
+        if (work := self._work.pop(key, None)) is not None:
+            work.stop()
+        if not self._work:
             self._room.clear()
 
     # Operations that the primaries of replicas call.

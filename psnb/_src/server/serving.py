@@ -10,13 +10,13 @@ key stays.
 
 Threads: operations run where they arrive, on the worker's event loop, one after the other, so no
 table needs a lock and every operation is atomic. (A thread of its own for them would cost 0.3 ms a
-call, as much as the round trip.) What takes long is done by two `StandbyThreads`, which the process
-has from its first server on. ``psnb-making`` compiles and makes new tables, and unpickles what
+call, as much as the round trip.) What takes long is done by `StandbyThreads`, which the process has
+from its first server on. ``psnb-making`` compiles and makes new tables, and unpickles what
 strategies send of users' classes and functions, while messages on the same connection wait. (What
-servers send to copies is unpickled as it comes.) ``psnb-writing`` writes checkpoints, for which it
-asks the loop; where it writes may not answer for any time, which holds up nothing else. No other
-thread is started while there are servers, as each takes some 70 MB of addresses, which `ulimit -v`
-counts.
+servers send to copies is unpickled as it comes.) ``psnb-files``, of which there are two, write
+checkpoints, for which they ask the loop, and read them: a restore need not wait for a save. Where
+they write may not answer for any time, which holds up nothing else. No other thread is started
+while there are servers, as each takes some 70 MB of addresses, which `ulimit -v` counts.
 
 A server lives as long as this loop turns: nothing else answers for it. Clients that hear nothing
 for as long as the strategy's ``heartbeat_timeout`` take it for unresponsive, also if the process
@@ -28,17 +28,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import msgspec
 from distributed import Worker
 
 from psnb._src.dask_compat.plugins import actor_of, add_handler, remove_handler
 from psnb._src.dask_compat.reach import CONNECTION_KEPT, Comm, event_loop
 from psnb._src.placement.registry import ParameterServer
 from psnb._src.server import operations as ops
-from psnb._src.server.making import build, takes_long, to_make, unpacked, warm_up
+from psnb._src.server.making import build, reads_files, takes_long, to_make, unpacked, warm_up
 from psnb._src.server.memory import answers_in, refusal
 from psnb._src.server.messages import (
     Done,
@@ -52,14 +54,14 @@ from psnb._src.server.messages import (
 from psnb._src.server.replication import Connect
 from psnb._src.server.schedules import rate_at
 from psnb._src.server.server import Host, Made
-from psnb._src.server.tables.operations import OnTables, TuneOptimizer
+from psnb._src.server.tables.operations import OnTables, Operation, TuneOptimizer
 from psnb._src.transport.shared_memory import Probe, can_see
 from psnb._src.transport.shared_memory import probe as own_probe
 from psnb._src.transport.stream import MessageStream, UnreceivedError, message_stream
 from psnb._src.utils.standby import StandbyThreads, extend_stack
 from psnb._src.utils.threads import start_task
 from psnb._src.utils.version import own_version
-from psnb.errors import ServerLostError
+from psnb.errors import CheckpointError, ServerLostError
 
 HANDLER = "psnb_server"
 """The name of the handler on each Dask worker."""
@@ -97,7 +99,7 @@ class ParameterServers:
         self._servers: dict[str, _Server] = {}
         self._streams: set[MessageStream] = set()  # to each client
         # Others while there are servers.
-        self._making = self._writing = StandbyThreads("psnb-none", 0)
+        self._making = self._files = StandbyThreads("psnb-none", 0)
         self._timer: asyncio.TimerHandle | None = None
         self._leaving = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -130,10 +132,10 @@ class ParameterServers:
         if not self._servers:
             extend_stack()
             self._making = StandbyThreads("psnb-making", 1)
-            self._writing = StandbyThreads("psnb-writing", 1)
+            self._files = StandbyThreads("psnb-files", 2)
             self._timer = self._loop.call_later(_MINUTE, self._count_minute)
         soon = self._loop.call_soon_threadsafe
-        host = Host(key, f"server {actor.name}", soon, self._making, self._writing)
+        host = Host(key, f"server {actor.name}", soon, self._making, self._files)
         host.leaves, actor.host = self._leaving, host
         self._servers[key] = _Server(key, host)
 
@@ -188,17 +190,26 @@ class ParameterServers:
         """Run a request, or return what does so when that which takes long is done."""
         # In a frame of its own, so that no variable keeps the request while the next is awaited:
         # its memory is given back with the answer.
-        if request.key in self._servers and any(map(takes_long, request.operations)):
-            return self._make(stream, request)
+        server = self._servers.get(request.key)
+        if server is not None and any(map(takes_long, request.operations)):
+            if any(map(reads_files, request.operations)):
+                return self._prepare(stream, request, self._files, partial(_read, server.host))
+            return self._prepare(stream, request, self._making, _made)
         self._run(stream, request, {})
         return None
 
-    async def _make(self, stream: MessageStream, request: ServerRequest) -> None:
+    async def _prepare(
+        self,
+        stream: MessageStream,
+        request: ServerRequest,
+        threads: StandbyThreads,
+        prepare: Callable[[ServerRequest], tuple[ServerRequest, Made]],
+    ) -> None:
         stream.flush()  # an answer that waits for the next one would wait for this
         made: Made = {}
         # Without memory for that it is made, or refused, where it is run.
         with contextlib.suppress(MemoryError):
-            request, made = await asyncio.wrap_future(self._making.submit(_prepared, request))
+            request, made = await asyncio.wrap_future(threads.submit(prepare, request))
         self._run(stream, request, made)
 
     def _refused(self, error: MemoryError, what: str) -> Failed:
@@ -259,7 +270,7 @@ class ParameterServers:
         server.keeper = None  # it has nothing to hand over any more
         if not self._servers:
             self._making.end()
-            self._writing.end()
+            self._files.end()
             if self._timer is not None:
                 self._timer.cancel()
 
@@ -273,7 +284,22 @@ def _is_large(answer: ServerAnswer) -> bool:
     return isinstance(answer, Done) and not isinstance(answer.result, int | float | str | None)
 
 
-def _prepared(request: ServerRequest) -> tuple[ServerRequest, Made]:
+def _read(host: Host, request: ServerRequest) -> tuple[ServerRequest, Made]:
+    """Read the files that operations need; one that cannot be read is not tried again."""
+
+    def read(operation: Operation) -> Operation:
+        try:
+            return host.read_here(operation)
+        except CheckpointError as error:
+            assert isinstance(operation, ops.OnShard)
+            change = msgspec.structs.replace(operation.operation, unread=str(error))
+            return ops.OnShard(operation.shard, change)
+
+    operations = [read(each) for each in request.operations]
+    return ServerRequest(request.number, request.key, operations), {}
+
+
+def _made(request: ServerRequest) -> tuple[ServerRequest, Made]:
     """Do what takes long: unpickle, which may import modules, compile kernels and make tables.
 
     A failure raises when it is run.

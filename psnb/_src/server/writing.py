@@ -14,8 +14,8 @@ from functools import partial
 
 import numpy as np
 
+from psnb._src.server.file_work import FileWork
 from psnb._src.server.memory import refusal
-from psnb._src.server.operations import WritingProgress
 from psnb._src.server.snapshots import Snapshot
 from psnb._src.utils.files import NewFile, WrittenFile
 from psnb._src.utils.mapped_arrays import safetensors_head
@@ -26,9 +26,6 @@ from psnb.errors import CheckpointError, PsnbError
 Soon = Callable[[Callable[[], object]], object]
 """Calls a function in the server's one thread, soon; raises RuntimeError if that has ended."""
 
-TICKS = 2
-"""Minutes after which writing ends that is not asked for: its notebook is gone."""
-
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 _CHUNK = 1 << 20
@@ -36,7 +33,7 @@ _LONGEST_WAIT = 600.0
 """Seconds in which the server's thread must give a chunk."""
 
 
-class TableWriting:
+class TableWriting(FileWork):
     """The files that a server writes into a folder.
 
     Used by the server's one thread, but for what is marked.
@@ -63,45 +60,23 @@ class TableWriting:
         soon: Soon,
         threads: StandbyThreads,
     ) -> None:
-        self._server, self._folder, self._soon = server, folder, soon
+        super().__init__(server, threads)
+        self._folder, self._soon = folder, soon
         self._files = dict(files)
-        self._ticks = self._nbytes = 0
-        self._written: dict[str, WrittenFile] = {}
-        self._ended: Answer[None] = Answer()
-        self._stopped = False
-        threads.submit(self._ended.give, self._run)
-
-    def progress(self) -> WritingProgress:
-        """Return how far it is.
-
-        Raises
-        ------
-        CheckpointError
-            If it failed.
-        """
-        self._ticks = 0
-        if not self._ended.done():
-            return WritingProgress(self._nbytes, None)
-        self._ended.result()
-        return WritingProgress(self._nbytes, self._written)
-
-    def tick(self) -> bool:
-        """Count a minute; return whether it is still asked for."""
-        self._ticks += 1
-        return self._ticks < TICKS
 
     def stop(self) -> None:
         """End it; unfinished files are removed. Idempotent."""
-        self._stopped = True
+        super().stop()
         for taken in self._files.values():
             taken.close()
 
     # The rest runs in the thread that writes.
 
-    def _run(self) -> None:
+    def _run(self) -> dict[str, WrittenFile]:
+        written: dict[str, WrittenFile] = {}
         for name, taken in self._files.items():
             try:
-                self._written[name] = self._write(name, taken)
+                written[name] = self._write(name, taken)
             except PsnbError:
                 raise
             except MemoryError as error:
@@ -111,6 +86,7 @@ class TableWriting:
                     f"{self._server} cannot write {name}: {type(error).__name__}: {error}; that "
                     f"was into {self._folder!r}. {_what_to_do(error)}"
                 ) from error
+        return written
 
     def _write(self, name: str, taken: Snapshot) -> WrittenFile:
         self._check()
@@ -120,10 +96,6 @@ class TableWriting:
                 self._nbytes += chunk.nbytes
         self._soon(taken.close)
         return file.written(self._server)
-
-    def _check(self) -> None:
-        if self._stopped:
-            raise CheckpointError(f"{self._server} was asked to stop writing")
 
     def _chunks(self, taken: Snapshot) -> Iterator[memoryview]:
         """Yield the safetensors file of a snapshot, in the order of its bytes."""

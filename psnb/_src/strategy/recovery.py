@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.checkpoint.restore import Checkpoint, RestoreChoice
+from psnb._src.checkpoint.loading import Checkpoint
+from psnb._src.checkpoint.restore import RestoreChoice
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.handles import Handle, shards_of
 from psnb._src.cluster.links import present

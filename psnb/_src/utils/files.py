@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -18,14 +21,31 @@ from psnb._src.utils.threads import Answer
 _CHUNK = 1 << 18
 
 
-def checksum(file: Path) -> str:
-    """Return the XXH3 checksum of a file, which is read piece by piece."""
+class DamagedFileError(OSError):
+    """A file of a checkpoint was read, and is not what was written."""
+
+
+def checksum(file: Path, on_read: Callable[[int], object] = bool) -> str:
+    """Return the XXH3 checksum of a file, which is read piece by piece.
+
+    ``on_read`` is called with the bytes of each piece.
+    """
     found, chunk = xxh3_64(), bytearray(_CHUNK)
     view = memoryview(chunk)
     with open(file, "rb", buffering=0) as opened:
         while size := opened.readinto(chunk):
             found.update(view[:size])
+            on_read(size)
     return found.hexdigest()
+
+
+def opened_plain(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file; OSError if it is a link, a pipe or a device, which might block."""
+    opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return opened
 
 
 def sync(path: Path) -> None:

@@ -1,12 +1,18 @@
-"""Arrays of safetensors files, mapped into memory: only what is touched is read. Pure."""
+"""Arrays of safetensors files, of which only what is asked for is read. Pure.
+
+They are mapped into memory, or read piece by piece. A mapped file that is shortened ends the
+process at the next touch: so servers read.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from safetensors import safe_open
@@ -50,10 +56,24 @@ def safetensors_head(
     return len(text).to_bytes(8, "little") + text
 
 
-def mapped_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a file by their names, mapped into memory and read-only.
+class ArrayPlace(NamedTuple):
+    """An array in a file.
 
-    The file must not be shortened while they are used: that ends the process.
+    Attributes
+    ----------
+    dtype, shape : numpy.dtype, tuple of int
+        Its form.
+    start : int
+        Where its first byte is in the file.
+    """
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    start: int
+
+
+def array_places(path: Path) -> dict[str, ArrayPlace]:
+    """Return where the arrays of a file are, by their names; only its header is read.
 
     Raises
     ------
@@ -66,17 +86,48 @@ def mapped_arrays(path: Path) -> dict[str, np.ndarray]:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
     header.pop("__metadata__", None)
-    return {name: _mapped(path, name, 8 + size, form) for name, form in header.items()}
+    return {name: _place(name, 8 + size, form) for name, form in header.items()}
 
 
-def _mapped(path: Path, name: str, start: int, form: dict[str, Any]) -> np.ndarray:
-    dtype, shape = DTYPES.get(form["dtype"]), tuple(form["shape"])
+def _place(name: str, start: int, form: dict[str, Any]) -> ArrayPlace:
+    dtype = DTYPES.get(form["dtype"])
     if dtype is None:
         raise ValueError(f"array {name!r:.80} has dtype {form['dtype']}")
+    return ArrayPlace(dtype, tuple(form["shape"]), start + form["data_offsets"][0])
+
+
+def mapped_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a file by their names, mapped into memory and read-only.
+
+    The file must not be shortened while they are used: that ends the process. Raises as
+    `array_places` does.
+    """
+    return {name: mapped_array(path, name, place) for name, place in array_places(path).items()}
+
+
+def mapped_array(path: Path, name: str, place: ArrayPlace) -> np.ndarray:
+    """Return one of these arrays; ValueError if no array can have its shape."""
+    dtype, shape, start = place
     try:
         if not math.prod(shape):
             return np.empty(shape, dtype)
-        whole = np.memmap(path, dtype, "r", start + form["data_offsets"][0], shape)
+        whole = np.memmap(path, dtype, "r", start, shape)
     except OverflowError as error:
         raise ValueError(f"array {name!r:.80} has shape {shape}") from error
     return whole.view(np.ndarray)
+
+
+def read_into(file: int, start: int, array: np.ndarray) -> None:
+    """Fill an array, which is contiguous, with the bytes of an open file from a place on.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read, or is too short.
+    """
+    left = array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
+    while left:
+        count = os.preadv(file, [left], start)
+        if not count:
+            raise OSError(errno.EIO, "it was shortened")
+        left, start = left[count:], start + count

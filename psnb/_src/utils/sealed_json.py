@@ -9,6 +9,7 @@ of two equal keys, and its integers end at 64 bits, but metadata are the caller'
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,9 +47,9 @@ def read_sealed(file: Path, form: int) -> dict[str, Any]:
         If it is not there, is damaged, or has another format.
     """
     with open(file, "rb") as opened:
-        data = opened.read(_MOST_BYTES + 1)
-    if len(data) > _MOST_BYTES:
-        raise ValueError(f"its manifest has more than {_MOST_BYTES} bytes")
+        if os.fstat(opened.fileno()).st_size > _MOST_BYTES:
+            raise ValueError(f"its manifest has more than {_MOST_BYTES} bytes")
+        data = opened.read()
     content = typed(_parsed(data.decode()), dict[str, Any])
     found = content.pop("format", None)
     if type(found) is not int:

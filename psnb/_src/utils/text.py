@@ -70,6 +70,21 @@ def truncate(text: str, most: int = LINE) -> str:
     return begins[: kept - end] + _mark(text, kept) + ends[len(ends) - end :]
 
 
+MOST_LISTED = 10
+"""Names of a kind that are listed one by one."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names in a line; of many, the first ones and a count."""
+    more = f" and {len(names) - MOST_LISTED:,} more" if len(names) > MOST_LISTED else ""
+    return (", ".join(map(quoted, names[:MOST_LISTED])) or "none") + more
+
+
+def quoted(name: str) -> str:
+    """Return a name in quotation marks; of a long one, its beginning and end."""
+    return truncate(repr(name), NAME)
+
+
 def printable(text: str) -> str:
     """Return a text of strangers that a terminal only shows: control characters are escaped.
 

@@ -14,7 +14,7 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind, errors
-from psnb._src.checkpoint import shards
+from psnb._src.checkpoint import restored_files
 from psnb._src.strategy import recovery
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Lose, kill, terminate
@@ -194,7 +194,8 @@ def test_a_recovery_that_failed_can_be_tried_again(
     kill(strategy.client, model.server_of(0))
     wait_until(lambda: is_lost(model.values), "the server is lost")
     with monkeypatch.context() as damaged:
-        damaged.setattr(shards, "load_file", lambda file: fail(OSError("the disk is gone")))
+        gone = errors.CheckpointError("the disk is gone")
+        damaged.setattr(restored_files, "load_tables", lambda *load: fail(gone))
         with pytest.raises(errors.CheckpointError, match="the disk is gone"):
             strategy.recover()
     assert not coordinator.paused

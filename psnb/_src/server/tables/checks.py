@@ -8,13 +8,13 @@ checks need the *forms* of arrays only, so large arrays of a file are not read f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from psnb._src.server.hashing import hash_ids
 from psnb._src.server.tables.admission import MOST_COUNT
 from psnb._src.server.tables.sharding import row_ranges, shard_of_ids
 from psnb.errors import IdOutOfRangeError, InvalidArrayError
@@ -69,6 +69,8 @@ def check_offsets(what: str, offsets: Any, parts: int, count: int) -> None:
 
 def check_distinct(what: str, ids: np.ndarray) -> None:
     """Raise InvalidArrayError if one of the ids is there twice."""
+    if (ids[1:] > ids[:-1]).all():
+        return
     ordered = np.sort(ids)  # faster than a hash map
     if (ordered[1:] == ordered[:-1]).any():
         found, counts = np.unique(ids, return_counts=True)
@@ -155,6 +157,11 @@ class Expected:
         """The names of the arrays in the tail."""
         return frozenset({"step"})
 
+    @property
+    def row_nbytes(self) -> int:
+        """The bytes of a number of a variable, with its state."""
+        return len(self.numbers) * self.dtype.itemsize
+
     def check_names(self, found: Mapping[str, Form]) -> None:
         """Raise InvalidArrayError unless these are exactly the arrays of a state."""
         if found.keys() - self.optional != (expected := self.arrays | self.tail):
@@ -240,6 +247,12 @@ class ExpectedRows(Expected):
     def tail(self) -> frozenset[str]:
         return super().tail | ({"waiting.ids", "waiting.frequencies"} if self.waits else set())
 
+    @property
+    def row_nbytes(self) -> int:
+        """The bytes of a row, with its state and id."""
+        use = len(ROW_USE) * _USE.itemsize if self.uses else 0
+        return ID.itemsize + math.prod(self.shape) * super().row_nbytes + use
+
     def check_row_forms(self, found: Mapping[str, Form]) -> int:
         """Return how many rows there are, or raise InvalidArrayError unless their arrays fit."""
         self._require(found, self.arrays)
@@ -286,9 +299,15 @@ class ExpectedRows(Expected):
             check_distinct(self._what("waiting.ids"), read("waiting.ids"))
 
 
+class ReadRows(Protocol):
+    """Returns one of the arrays of a file, or some of its rows."""
+
+    def __call__(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray: ...
+
+
 @dataclass(frozen=True, slots=True)
 class SavedShard:
-    """A shard of a parameter, as it was saved.
+    """A shard of a parameter, as it was saved; or one of its files.
 
     Attributes
     ----------
@@ -306,12 +325,23 @@ class SavedShard:
     number: int
     shards: int
     forms: Mapping[str, Form]
-    read: Read
+    read: ReadRows
     part: bool = False
 
 
-def check_saved_slice(expected: Expected, saved: SavedShard) -> None:
-    """Raise ConfigurationError unless this is a shard of a variable, the whole of it expected."""
+def check_saved(expected: Expected, saved: SavedShard) -> None:
+    """Raise ConfigurationError unless a file of a parameter's shard can be loaded.
+
+    It takes memory for a few million ids, however many there are. Each id must be in the shard that
+    it is assigned to. So no id is in two shards, and each shard can be checked alone.
+    """
+    if isinstance(expected, ExpectedRows):
+        _check_saved_rows(expected, saved)
+    else:
+        _check_saved_slice(expected, saved)
+
+
+def _check_saved_slice(expected: Expected, saved: SavedShard) -> None:
     if saved.part:
         raise InvalidArrayError(f"{expected.name!r} must be in one file a shard")
     expected.check_names(saved.forms)
@@ -324,26 +354,115 @@ def check_saved_slice(expected: Expected, saved: SavedShard) -> None:
     expected.check_state(saved.forms, saved.read)
 
 
-def check_saved_rows(expected: ExpectedRows, saved: SavedShard) -> None:
-    """Raise ConfigurationError unless this is a shard of a table.
-
-    Each id must be in the shard that it is assigned to. So no id is in two shards, and each shard
-    can be checked alone.
-    """
+def _check_saved_rows(expected: ExpectedRows, saved: SavedShard) -> None:
     expected.check_names(saved.forms)
-    count, read = expected.check_row_forms(saved.forms), cache(saved.read)
+    count = expected.check_row_forms(saved.forms)
+    expected.check_tail_forms(saved.forms)
+    growing = expected.fixed is None
     if expected.fixed is not None and not saved.part:
         rows = len(range(saved.number, expected.fixed[0], saved.shards))
         if count != rows:
             raise InvalidArrayError(f"expected {rows} rows, found {count}")
-    expected.check_state(saved.forms, read)
-    if expected.fixed is not None:
-        return
-    for name in ("ids", "waiting.ids") if expected.waits else ("ids",):
-        ids = read(name)
-        foreign = shard_of_ids(ids, saved.shards, growing=True) != saved.number
-        if foreign.any():
-            raise InvalidArrayError(
-                f"{name} of {expected.name!r}: {ids[foreign][0]} is none of shard {saved.number} "
-                f"of {saved.shards}"
+    expected.check_tail(saved.forms, saved.read)
+    what, ascends, last = f"ids of {expected.name!r}", True, -1
+    for ids in _pieces(saved, "ids"):
+        if expected.fixed is not None:
+            check_within(what, ids, 0, expected.fixed[0] - 1)
+        _check_own(what, ids, saved, growing=growing)
+        ascends = ascends and int(ids[0]) > last and bool((ids[1:] > ids[:-1]).all())
+        last = int(ids[-1])
+    if not ascends:  # else each is there once
+        for (ids,) in _in_ranges([(saved, "ids")]):
+            check_distinct(what, ids)
+    if expected.waits:
+        waiting = saved.read("waiting.ids")
+        _check_own(f"waiting.{what}", waiting, saved, growing=growing)
+
+
+def _check_own(what: str, ids: np.ndarray, saved: SavedShard, *, growing: bool) -> None:
+    foreign = shard_of_ids(ids, saved.shards, growing=growing) != saved.number
+    if foreign.any():
+        raise InvalidArrayError(
+            f"{what}: {ids[foreign][0]} is none of shard {saved.number} of {saved.shards}"
+        )
+
+
+def check_saved_files(
+    expected: Expected, files: Sequence[SavedShard], owners: int = 1
+) -> np.ndarray:
+    """Check the files of a shard together, the oldest first; each was checked by itself.
+
+    Returns
+    -------
+    numpy.ndarray
+        int64 ``(owners,)``: of a table of any id, how many rows each of so many shards will get.
+
+    Raises
+    ------
+    ConfigurationError
+        If they cannot be loaded.
+    """
+    counts = np.zeros(owners, np.int64)
+    for each in files[1:]:
+        if each.forms.keys() != files[0].forms.keys():
+            names = sorted(files[0].forms), sorted(each.forms)
+            raise InvalidArrayError(f"its files have different arrays: {names[0]} and {names[1]}")
+    if not isinstance(expected, ExpectedRows) or expected.fixed is not None:
+        return counts
+    last = files[-1]
+    if len(files) == 1 and not expected.waits:
+        if owners == last.shards:
+            counts[last.number] = last.forms["ids"][1][0]
+            return counts
+        for ids in _pieces(last, "ids"):
+            counts += _by_owner(ids, owners)
+        return counts
+    sources = [(each, "ids") for each in files]
+    for parts in _in_ranges([*sources, (last, "waiting.ids")] if expected.waits else sources):
+        rows = np.unique(np.concatenate(parts[: len(files)]))
+        counts += _by_owner(rows, owners)
+        for waiting in parts[len(files) :]:
+            both = np.concatenate([rows, waiting])
+            check_distinct(f"ids and waiting.ids of {expected.name!r}", both)
+    return counts
+
+
+def _by_owner(ids: np.ndarray, owners: int) -> np.ndarray:
+    return np.bincount(shard_of_ids(ids, owners, growing=True), minlength=owners)
+
+
+_PIECE = 1 << 18
+"""Ids that are read at a time."""
+
+_AT_A_TIME = 1 << 21
+"""Ids that are compared at a time: others are read again for that, in another pass."""
+
+
+def _pieces(saved: SavedShard, name: str) -> Iterator[np.ndarray]:
+    count = saved.forms[name][1][0]
+    for start in range(0, count, _PIECE):
+        yield saved.read(name, start, min(start + _PIECE, count))
+
+
+def _in_ranges(sources: Sequence[tuple[SavedShard, str]]) -> Iterator[list[np.ndarray]]:
+    """Yield the ids of arrays whose hashes are in one range, of one range after the other."""
+    total = sum(saved.forms[name][1][0] for saved, name in sources)
+    passes = 1 << (total // _AT_A_TIME).bit_length()
+    for at in range(passes):
+        yield [
+            np.concatenate(
+                [
+                    np.empty(0, ID),
+                    *(_of_range(ids, at, passes) for ids in _pieces(saved, name)),
+                ]
             )
+            for saved, name in sources
+        ]
+
+
+def _of_range(ids: np.ndarray, at: int, passes: int) -> np.ndarray:
+    if passes == 1:
+        return ids
+    hashed = np.empty_like(ids)
+    hash_ids(ids, hashed)  # the low bits: of a shard's ids, the high ones are alike
+    return ids[hashed & np.uint64(passes - 1) == np.uint64(at)]

@@ -318,6 +318,12 @@ class CountSkipped(TableOperation, frozen=True):
     """Returns how many updates were skipped, since the table was made."""
 
 
+class MakeRoom(TableChange, frozen=True):
+    """`Table.make_room`."""
+
+    rows: int
+
+
 class ClearTable(TableChange, frozen=True):
     """`Table.clear`."""
 

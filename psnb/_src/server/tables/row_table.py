@@ -92,6 +92,7 @@ class RowTable(Table, Reservable):
         super().__init__()
         self.name, self.dim, self.dtype = name, dim, np.dtype(dtype)
         self._initializer, self._seed = initializer, seed
+        self._coming = 0  # rows that there is room for, as they will be loaded
         self._fixed = None if rows is None else (rows, index, shards)
         self._admission, self._accessor = admission, accessor
         # Some ids may have no row, unless all get one when first seen.
@@ -211,14 +212,17 @@ class RowTable(Table, Reservable):
         self.index = index
         self._place[0] = kernels.address(index.place)
 
-    def give(self, request: RowRequest) -> np.ndarray:
-        """Return the rows of ids, and make new ones. Takes no memory."""
+    def give(self, request: RowRequest, *, begun: bool = True) -> np.ndarray:
+        """Return the rows of ids, and make new ones. Takes no memory.
+
+        Not ``begun``, what is in new ones is written next.
+        """
         before = self.index.count
         found = self.index.give(request)
         if self.index.count > before:
             rows = self._growing()
             try:
-                self._extend(before, rows.last_ids(before))
+                self._extend(before, rows.last_ids(before), begun=begun)
             except BaseException:  # a bug, but no id may be known without its row
                 rows.take_back(before)
                 for array in self.row_arrays():
@@ -230,11 +234,13 @@ class RowTable(Table, Reservable):
             self.changing(_NONE)  # ids may wait now, which are in no row
         return found
 
-    def _extend(self, start: int, ids: np.ndarray) -> None:
-        """Initialise the rows of ``ids``, from the row ``start`` on."""
+    def _extend(self, start: int, ids: np.ndarray, *, begun: bool = True) -> None:
+        """Add the rows of ``ids``, from the row ``start`` on; initialised if they are ``begun``."""
         stop = self.index.count
         for array in self.row_arrays():
             array.grow(stop)
+        if not begun:
+            return
         self._initializer.fill(self._values.rows[start:stop], read_only(ids), self._seed)
         for name, slot in self._slots.items():
             slot.rows[start:stop] = self.updater.required().initial_slot(name)

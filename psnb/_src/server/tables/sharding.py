@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,6 +33,38 @@ def shard_of_ids(ids: np.ndarray, shards: int, *, growing: bool) -> np.ndarray:
     hash_ids(ids, hashed)
     # The high bits: the server's own hash map uses the low ones.
     return ((hashed >> np.uint64(32)) % np.uint64(shards)).astype(np.int64)
+
+
+def evenly(at: np.ndarray) -> slice | np.ndarray:
+    """Return places (int64, ascending) as a slice, if they are evenly spaced.
+
+    By a slice numpy copies rows in a third of the time.
+    """
+    steps = at[1:] - at[:-1]
+    if steps.size and steps[0] > 0 and (steps == steps[0]).all():
+        return slice(int(at[0]), int(at[-1]) + 1, int(steps[0]))
+    return at
+
+
+class Owner(NamedTuple):
+    """Which ids a shard takes.
+
+    Attributes
+    ----------
+    number, shards : int
+        The number of the shard, and how many there are.
+    growing : bool
+        Whether the table takes any id.
+    """
+
+    number: int
+    shards: int
+    growing: bool
+
+    def takes(self, ids: np.ndarray) -> np.ndarray:
+        """Return where in ``ids`` its own are."""
+        owners = shard_of_ids(ids, self.shards, growing=self.growing)
+        return np.flatnonzero(owners == self.number)
 
 
 Partitioner = Callable[[tuple[int, ...], np.dtype], int]

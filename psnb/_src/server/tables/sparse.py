@@ -18,6 +18,7 @@ from psnb._src.server.tables.fused import look_up, push_in_round, reserve_push
 from psnb._src.server.tables.row_index import RowRequest
 from psnb._src.server.tables.row_table import RowTable
 from psnb._src.server.tables.row_use import RowUse
+from psnb._src.server.tables.sharding import evenly
 from psnb.errors import InvalidArrayError
 
 _COUNTS = np.dtype(np.float32)
@@ -180,10 +181,19 @@ class SparseTable(RowTable):
         array = self._values if name == "values" else self._slots[name.removeprefix("slot.")]
         return array.rows[rows].copy()
 
+    def make_room(self, rows: int) -> None:
+        super().make_room(rows)
+        if self._fixed is None:
+            self._reserve(self.promised + max(0, rows - self.index.count))
+            self._coming = rows
+
     def clear(self) -> None:
         self._watched(lambda watcher: watcher.renumbering())
-        if not self.promises and self._fixed is None:
+        coming, self._coming = self._coming, 0
+        if not (self.promises or coming > self.index.count) and self._fixed is None:
             self._begin()
+            if coming:  # less than there was before
+                self._reserve(coming)
             return
         # In the memory that is there: prepared commits may make as many rows again. The ids of
         # fixed rows first, as these take memory.
@@ -196,11 +206,12 @@ class SparseTable(RowTable):
     def put(self, segment: ops.Segment) -> None:
         """Load rows; that admits their ids."""
         self.expected.check_rows(forms(self.name, segment), segment.__getitem__)
-        rows = self.give(self.requested(segment["ids"], inserted=True))
+        rows = self.give(self.requested(segment["ids"], inserted=True), begun=False)
         self.changing(rows)
-        self._values.rows[rows] = segment["values"]
+        at = evenly(rows)
+        self._values.rows[at] = segment["values"]
         for name, slot in self._slots.items():
-            slot.rows[rows] = segment[f"slot.{name}"]
+            slot.rows[at] = segment[f"slot.{name}"]
         if self._use is not None:
             self._use.load(rows, segment)
 

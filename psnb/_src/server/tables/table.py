@@ -19,12 +19,16 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
+from psnb._src.server.memory import require_room
 from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.changed_rows import ChangedRows, Changes, Watcher
 from psnb._src.server.tables.checks import Expected, forms
 from psnb._src.server.tables.updater import Updater
 from psnb._src.transport.message import Float16Message
 from psnb.errors import InternalError
+
+_SEGMENTS = 3
+"""How many segments a server has in memory while it loads one: as read, its own rows, as given."""
 
 
 class Table(ABC):
@@ -82,6 +86,16 @@ class Table(ABC):
     @abstractmethod
     def column(self, name: str, rows: slice | np.ndarray) -> np.ndarray:
         """Return a copy of some rows of one array, by their numbers."""
+
+    def make_room(self, rows: int) -> None:
+        """Get the memory for so many rows in all, which will be loaded; nothing is changed.
+
+        Raises
+        ------
+        MemoryError
+            If there is none.
+        """
+        require_room(_SEGMENTS * ops.SEGMENT)
 
     @abstractmethod
     def clear(self) -> None:
@@ -206,6 +220,8 @@ class Table(ABC):
                 return self.updater.step
             case ops.CountSkipped():
                 return self.updater.skipped
+            case ops.MakeRoom(rows):
+                return self.make_room(rows)
             case ops.ClearTable():
                 return self.clear()
             case ops.FinishTable(tail):
