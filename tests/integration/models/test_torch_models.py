@@ -202,7 +202,7 @@ def test_what_is_wrong_with_a_batch_is_raised_in_the_notebook(cluster: Client) -
             with pytest.raises(kind, match=message) as error:
                 coordinator.join()
             if kind is KeyError:
-                assert any("it has ['ids', 'words', 'y']" in n for n in error.value.__notes__)
+                assert any("there are ids, words, y" in n for n in error.value.__notes__)
 
 
 def test_gradients_that_are_nan_say_which_element_of_which_file_the_batch_is(
