@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 from collections import Counter
+from collections.abc import Generator
 from random import Random
 
 import numpy as np
@@ -15,10 +16,11 @@ from psnb._src.protocol.messages import AskLease
 from psnb._src.server.operations import EndWriter
 from psnb.errors import ConfigurationError, PsnbError, ServerUnresponsiveError
 from tests.coordinator.queues import commit_of
+from tests.model.halves import assert_whole, contents
 from tests.model.notebook import Notebook
 from tests.model.reading import Element
 from tests.model.reconciler import ROOM
-from tests.model.takeover import Takeover, contents
+from tests.model.takeover import Takeover
 from tests.model.workers import code
 from tests.model.world import Server, World
 
@@ -26,6 +28,9 @@ MODES = ("async", "sync", "geo")
 
 STEPS = 1500
 """Of an episode, until it is left in peace."""
+
+_LOOKED = 0.2
+"""How often it is looked at what reads would see, of the steps after which nothing runs."""
 
 _PEACE = 60_000
 """Steps after the last fault within which everything has come to an end."""
@@ -54,6 +59,8 @@ class Episode:
         Whether closures may have several steps.
     reads : bool
         Whether steps take from a leased dataset.
+    waits : bool
+        Whether users and saves wait now and then until nothing runs.
     """
 
     def __init__(
@@ -68,6 +75,7 @@ class Episode:
         dies: bool = False,
         long: bool = False,
         reads: bool = False,
+        waits: bool = False,
     ) -> None:
         self.world = world = World(seed)
         chance = Random(seed)
@@ -78,6 +86,9 @@ class Episode:
         self._tells = Random(seed) if tells else None
         self._reads = Random(seed) if reads else None
         self._long = Random(seed) if long else None
+        self._waits = Random(seed) if waits else None
+        self._waiting: Generator[None] | None = None
+        self._looks = Random(seed)
         # A short one that waits ends long ones, which then do few steps.
         self._lengths = (1, 5, 8, 8, 8) if reads else (1, 2, 5)
         self._death = Takeover(seed, self.notebook) if dies else None
@@ -97,6 +108,7 @@ class Episode:
         for _ in range(steps):
             self._act()
             world.step()
+            self._look()
             if self._death is not None and self._death.due():
                 self._death.run()
                 return
@@ -104,12 +116,15 @@ class Episode:
         for process in (*world.servers.values(), *notebook.sessions, notebook):
             if process.frozen:
                 process.wake()
+        if self._waiting is not None:
+            self._waiting.close()
         notebook.wish_nothing()
         end = world.steps + _PEACE
         while world.steps < end:
             notebook.do(notebook.round) if world.chance(0.2) else world.step()
             notebook.feed()
             self._raise()
+            self._look()
             if notebook.recovering or self._is_lost() or self._lacks_tables():
                 notebook.recover()
             alive = [server for server in notebook.watched() if server.alive]
@@ -130,6 +145,8 @@ class Episode:
             self._hurt_a_worker()  # so that more steps take again what earlier attempts have taken
         if self._tells is not None and self._tells.random() < 0.05:
             notebook.do(notebook.tell)
+        if self._waits is not None:
+            notebook.do(self._wait)
         choice = world.random.random()
         if choice < 0.10:
             notebook.do(notebook.feed)
@@ -137,7 +154,7 @@ class Episode:
             notebook.do(notebook.round)
         elif choice < 0.23 and notebook.rows.next < ROOM - max(self._lengths):
             self._raise()
-            if not notebook.queue.failing():
+            if not notebook.queue.failing() and self._waiting is None:
                 notebook.put(1 if self._long is None else self._long.choice(self._lengths))
         elif choice < 0.235:
             self._hurt_a_worker()
@@ -160,6 +177,25 @@ class Episode:
             choice < 0.29 and not self._careful and (notebook.recovering or self._wants_recovery())
         ):
             notebook.do(notebook.recover)
+
+    def _wait(self) -> None:
+        notebook, random = self.notebook, self._waits
+        assert random is not None
+        if self._waiting is None:
+            if random.random() < 0.01:
+                self._waiting = notebook.saved() if random.random() < 0.3 else notebook.joined()
+        elif random.random() < 0.1 and next(self._waiting, True):
+            self._waiting = None
+
+    def _look(self) -> None:
+        """Look at what reads would see, if nothing runs at this moment."""
+        scheduler = self.notebook.queue.scheduler
+        if (
+            self._looks.random() < _LOOKED
+            and scheduler.gate.complete()  # else the question would have it begin something
+            and scheduler.at_rest()
+        ):
+            assert_whole(self.notebook)
 
     def _hurt_a_worker(self) -> None:
         world, notebook = self.world, self.notebook
@@ -382,4 +418,5 @@ def episode(seed: int) -> Episode:
         dies=seed % 7 in ((2, 3, 4, 5) if mode == "sync" else (3, 4)),
         long=mode == "async" and (seed % 5 in (3, 4) or (reads and seed % 5 != 0)),
         reads=reads,
+        waits=seed % 5 == 0 or seed % 9 in (2, 8),
     )

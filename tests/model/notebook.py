@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -40,8 +41,9 @@ from psnb._src.protocol.messages import (
     ToNotebook,
 )
 from psnb._src.server.operations import EndRound, FenceCommits
-from psnb.errors import ServerLostError, ServerUnresponsiveError
+from psnb.errors import PsnbError, ServerLostError, ServerUnresponsiveError
 from tests.coordinator.queues import ClosureQueue, commit_of, make_work
+from tests.model.halves import assert_whole
 from tests.model.reading import Element
 from tests.model.reconciler import Fences, Reconciler
 from tests.model.workers import SECONDS_A_STEP, Assigned, Exchanging, StepAttempt, Worker, code
@@ -342,6 +344,24 @@ class Notebook(Reconciler):
 
     def drained(self) -> Iterator[None]:
         self.queue.pause()
+        yield from self._rest()
+
+    def saved(self) -> Generator[None]:
+        """Wait as a save does, until no closure runs; others are not begun meanwhile."""
+        self.queue.hold()
+        try:
+            yield from self._rest()
+        finally:
+            self.queue.let_go()
+
+    def joined(self) -> Generator[None]:
+        """Wait as a user does, until all is done, or something has failed."""
+        with contextlib.suppress(ValueError, PsnbError):
+            while not self.queue.done():
+                yield
+            assert_whole(self)
+
+    def _rest(self) -> Iterator[None]:
         while True:
             try:
                 self.queue.wait_until_nothing_runs(0)
@@ -350,10 +370,12 @@ class Notebook(Reconciler):
             except ServerUnresponsiveError:
                 return  # what it holds up is settled when the server is replaced
             else:
+                assert_whole(self)
                 return
 
     def resumed(self) -> None:
         self.queue.resume()
 
     def fences(self) -> Fences:
+        assert not self.queue.scheduler.in_flight.running()
         return self.resolver.fences(self.queue.closed_attempts())

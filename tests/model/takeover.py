@@ -8,18 +8,11 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-import numpy as np
-
 from psnb._src.client.commit import ask, recover_orphans
-from psnb._src.coordinator.scheduling.work import Work
 from psnb._src.server.operations import EndRound
-from psnb._src.server.server import Host
-from psnb._src.server.tables.operations import ReadValues, on_table
 from psnb.errors import ServerUnresponsiveError
-from tests.coordinator.queues import commit_of
+from tests.model.halves import assert_whole, primaries
 from tests.model.notebook import Notebook
-from tests.model.reconciler import TABLE
-from tests.model.workers import code
 from tests.model.world import Process
 
 _LATER = 300
@@ -75,7 +68,7 @@ class Takeover:
         assert found == [None]
         world.counts["takeovers"] += 1
         self._go_on(_LATER)
-        self._check()
+        assert_whole(notebook)
 
     def _round(self) -> int | None:
         """Return the round of which the end is begun, and not heard of."""
@@ -92,7 +85,7 @@ class Takeover:
         number = self._round()
         if number is None:
             return False
-        ends = [host._hosted[i].shard.ended for i, host in self._primaries().items()]
+        ends = [host._hosted[i].shard.ended for i, host in primaries(self._notebook).items()]
         ended = [each is not None and each.number == number for each in ends]
         return any(ended) and not all(ended)
 
@@ -104,63 +97,3 @@ class Takeover:
             if self._random.random() < 0.2:
                 notebook.round()
             world.step()
-
-    def _primaries(self) -> dict[int, Host]:
-        found = {}
-        for index, place in enumerate(self._notebook.layout.placements):
-            server = self._notebook.world.servers[place.primary.key] if place.primary else None
-            if server is not None and server.alive and index in server.host._hosted:
-                found[index] = server.host
-        return found
-
-    def _check(self) -> None:
-        notebook = self._notebook
-        values = {i: contents(host, i) for i, host in self._primaries().items()}
-        halves: dict[int, set[bool]] = {}
-        for closure in notebook.closures:
-            turn = closure.execution.round
-            counted = notebook.ending.get(-1 if turn is None else turn, ())
-            share = len(counted) if commit_of(closure) in counted else 1
-            for row in range(closure.first, closure.first + closure.granted):
-                sums = {i: round(float(v[row]) * share) for i, v in values.items()}
-                there = self._check_step(closure, row, {i: v for i, v in sums.items() if v})
-                if there is not None and commit_of(closure) in counted:
-                    halves.setdefault(turn or 0, set()).add(there)
-        for turn, found in halves.items():
-            assert len(found) == 1, f"half of round {turn} is there"
-
-    def _check_step(self, closure: Work, row: int, sums: dict[int, int]) -> bool | None:
-        """Assert that it is there wholly or not at all; return which, if it can be told."""
-        notebook, there, unknown = self._notebook, False, False
-        placements = notebook.layout.placements
-        gone = {index for index, place in enumerate(placements) if place.primary is None}
-        told = f"step {row} of {closure} {closure.remote.status}: {sums}"
-        for (number, attempt), (chosen, begun) in notebook.wrote.items():
-            lost, risked = notebook.lost_at, notebook.risked_at
-            kept = {
-                each.number
-                for each in chosen
-                if each.number not in gone  # it was lost before, and nobody has made it again
-                and max(lost.get(each.number, -1), risked.get(each.number, -1)) < begun
-            }
-            if number != row:
-                continue
-            if not kept:  # there is nothing left of it, whether it was there or not
-                unknown = True
-                continue
-            found = {index for index in kept if sums.get(index) == code(attempt)}
-            assert found in (set(), kept), f"half of attempt {attempt} is there: {told}"
-            assert not (there and found), f"two attempts are there: {told}"
-            there = there or bool(found)
-        if unknown and not there:
-            return None
-        quiet = any(number == row for number, _ in notebook.quiet)
-        if row < closure.number and notebook.mode == "async" and not quiet:
-            assert there, f"it is lost: {told}"
-        return there
-
-
-def contents(host: Host, index: int) -> np.ndarray:
-    """Return what the table of a shard holds."""
-    values: np.ndarray = host._hosted[index].shard.run(on_table(TABLE, ReadValues()))
-    return values

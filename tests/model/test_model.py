@@ -26,6 +26,7 @@ WRONG = {
     "an exchange that was not taken was told to nobody": 30011,
     "a server came back with a shard whose tables were made while it was frozen": 52168,
     "a copy of a message applied what its worker then gave up": 90204,
+    "all was called done before servers had decided on the last exchange of a lost worker": 90032,
 }
 """Seeds of what has been wrong. They hold for as long as the model uses chance as it does."""
 
