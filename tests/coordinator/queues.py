@@ -290,6 +290,8 @@ class ClosureQueue(product.ClosureQueue):
     def put_back(
         self, closures: Sequence[Work], executing: int, lost: str, worker: str = ""
     ) -> None:
+        for doubt in [each for each in self.scheduler._undecided if {*each.open} & {*closures}]:
+            del self.scheduler._undecided[doubt]
         self._then(self.scheduler._put_back, closures, executing, lost, worker)
 
     def give_back(self, closures: Sequence[Work]) -> None:

@@ -9,7 +9,10 @@ import pytest
 
 from psnb import errors
 from psnb._src.coordinator.closures.remote_value import ClosureStatus
+from psnb._src.coordinator.scheduling.doubts import Doubt, LostWorker
+from psnb._src.coordinator.scheduling.events import Cancel, Decided
 from psnb._src.coordinator.scheduling.gates import RoundGate
+from psnb._src.coordinator.scheduling.instructions import Resolve
 from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
 from psnb._src.coordinator.scheduling.work import Execution, Work
 from psnb._src.protocol.errors import pack_error
@@ -235,3 +238,24 @@ def test_what_it_takes_at_the_very_moment_of_its_end_is_free_again_too() -> None
     ranges = leases.state(epoch)["ranges"]
     assert sorted(ranges, key=str) == sorted([[0, None, 1], [0, 1, None]], key=str)
     assert leases.lease("other", AskLease(epoch, 6, None)) is not None
+
+
+def test_a_worker_is_asked_about_once_what_was_cancelled_on_it_is_decided() -> None:
+    # At the same time, two resolutions of one commit might end in two ways, as a shard is lost.
+    queue = ClosureQueue(10)
+    (closure,) = put(queue, 1)
+    assert queue.joined().load
+    queue.handle(Cancel(closure.remote, in_flight=True))
+
+    def doubts() -> list[Doubt]:
+        return [each.doubt for each in queue.instructions if isinstance(each, Resolve)]
+
+    (revoked,) = doubts()
+    queue.lose_worker(closure)
+    assert doubts() == [revoked]
+    queue.handle(Decided(revoked, {}))
+    assert closure.remote.status is ClosureStatus.CANCELLED
+    _, lost = doubts()
+    assert isinstance(lost, LostWorker)
+    queue.handle(Decided(lost, {}))
+    assert queue.done()

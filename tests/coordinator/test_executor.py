@@ -80,7 +80,9 @@ def test_a_session_to_which_closures_cannot_be_sent_ends(monkeypatch: pytest.Mon
             start_delay=SimpleNamespace(seconds=lambda index: 0.0),
             timeouts=SimpleNamespace(beat=60.0),
         )
-        opening: Any = SimpleNamespace(worker_name="a", worker_index=0, session=0, num_workers=1)
+        opening: Any = SimpleNamespace(
+            worker_name="a", worker_index=0, session=0, num_workers=1, beat=60.0
+        )
         one = WorkerConnection(opening, "tcp://a", services, forever)
         made_for.append(one)
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from msgspec.structs import replace
@@ -157,9 +157,10 @@ class Scheduler:
         self._completed = self._failed = self._retried = self._next_number = 0
         self._handling = 0  # calls of `handle` under way, each within the one before
         self._instructions: list[Instruction] = []
-        # Lost workers of which servers say what they apply. Some had no closure any more: in Geo,
-        # what they had sent last may be applied on some servers only, until this is decided.
-        self._undecided: set[Doubt] = set()
+        # What servers are asked about, and the doubts that are to be decided before. Some lost
+        # workers had no closure any more: in Geo, what they had sent last may be applied on some
+        # servers only, until this is decided.
+        self._undecided: dict[Doubt, set[Doubt]] = {}
         # What is wanted at the end of `handle`: idle workers may get something; long ones should
         # end, on a worker or (None) all; what runs should stop early.
         self._wake = self._stop = self._balancing = False
@@ -303,7 +304,7 @@ class Scheduler:
     def at_rest(self) -> bool:
         """Return whether none runs and all have had their effect; if they have not, start that."""
         begins = self.dispatcher.begins()
-        if self.in_flight or self._undecided:
+        if self.in_flight or any(isinstance(each, LostWorker) for each in self._undecided):
             return False
         if self.dispatcher.holds and self._waiting and begins:
             return False  # a round that has begun is filled first
@@ -480,8 +481,18 @@ class Scheduler:
             *(attempts_of(self.name, asked), opened, worker, asked, running),
             f"{worker}: {event.why}",
         )
-        self._undecided.add(doubt)
-        self._instructions.append(Resolve(doubt))
+        # Not at the same time as another doubt about one of its commits: where a shard is lost in
+        # between, they might be decided in two ways.
+        own = {*asked}
+        self._resolve(
+            doubt,
+            [
+                each
+                for each in self._undecided
+                if not own.isdisjoint(each.open)
+                or (isinstance(each, LastCommit) and each.worker == worker.name)
+            ],
+        )
 
     def _hear(self, event: events_.Heard) -> None:
         worker, message = event.worker, event.message
@@ -610,8 +621,7 @@ class Scheduler:
                     for worker in self.dispatcher.workers
                     if closure in worker.load
                 ]
-                doubt = Revoked(attempts_of(self.name, [closure]), [closure])
-                self._instructions.append(Resolve(doubt))
+                self._resolve(Revoked(attempts_of(self.name, [closure]), [closure]))
 
     def _withdraw(self, event: events_.Withdraw) -> None:
         for closure in self._waiting.take_pinned(event.chooser):
@@ -739,12 +749,21 @@ class Scheduler:
         assert result.in_doubt is not None
         writer, number = result.in_doubt
         attempt = closure.execution.attempt if writer == self.name else 1
-        doubt = LastCommit({writer: {number: attempt}}, opened, closure, worker, result)
-        self._instructions.append(Resolve(doubt))
+        self._resolve(LastCommit({writer: {number: attempt}}, opened, closure, worker, result))
+
+    def _resolve(self, doubt: Doubt, after: Collection[Doubt] = ()) -> None:
+        self._undecided[doubt] = {*after}
+        if not after:
+            self._instructions.append(Resolve(doubt))
 
     def _decide(self, event: events_.Decided) -> None:
         doubt, applied = event.doubt, event.outcome
-        self._undecided.discard(doubt)
+        self._undecided.pop(doubt, None)
+        for later, after in self._undecided.items():
+            if doubt in after:
+                after.remove(doubt)
+                if not after:
+                    self._instructions.append(Resolve(later))
         if not self._undecided and not self.in_flight.open():
             self.in_flight.blocked_by = ""
         if isinstance(applied, bytes):  # otherwise callers would wait for ever
