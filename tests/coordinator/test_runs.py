@@ -407,6 +407,8 @@ def test_steps_of_a_cancelled_run_that_wrote_nothing_have_used_nothing_however_l
     leases.lose(worker)
     ranges = leases.state(epoch)["ranges"]
     assert sorted(ranges, key=str) == [[0, 2, 1], [0, 3, None], [0, None, 1]]
+    free = [leases.lease("other", AskLease(epoch, 9, None)) for _ in range(4)]
+    assert [each is not None for each in free] == [True, True, True, False]  # all can be had
 
 
 def test_what_steps_return_arrives_as_they_are_done_also_from_servers() -> None:
