@@ -138,7 +138,7 @@ class Episode:
 
     def _act(self) -> None:
         world, notebook = self.world, self.notebook
-        often = 0.01 if notebook.splits else 0.05
+        often = 0.03 if notebook.splits else 0.05
         if self._cancels is not None and self._cancels.random() < often:
             notebook.do(lambda: notebook.cancel(self._cancels))
         if self._reads is not None and self._reads.random() < 0.005:
