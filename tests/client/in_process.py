@@ -140,17 +140,18 @@ def embedding(
     admission: Admission | None = None,
     accessor: CtrAccessor | None = None,
     half: bool = False,
+    name: str = "e",
 ) -> Embedding:
     transport = transport or InProcess(shards)
     for index, shard in enumerate(transport.shards):
         creation = CreateSparse(
-            *("e", DIM, rows, index, shards, dtype, Uniform(), 3, optimizer),
+            *(name, DIM, rows, index, shards, dtype, Uniform(), 3, optimizer),
             admission=admission or Always(),
             accessor=accessor,
         )
         transport.call([Request(shard, creation)])
     spec = EmbeddingSpec(
-        *("e", DIM, rows, np.dtype(dtype), optimizer, NonFinite(nonfinite)),
+        *(name, DIM, rows, np.dtype(dtype), optimizer, NonFinite(nonfinite)),
         admission=admission or Always(),
         accessor=accessor,
         half=half,

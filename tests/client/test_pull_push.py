@@ -13,7 +13,7 @@ from psnb._src.client.updates import Updates, buffered
 from psnb._src.client.variable import Variable
 from psnb._src.server.optimizers import SGD
 from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
-from tests.client.in_process import DIM, InProcess, embedding, variable
+from tests.client.in_process import DIM, SHARDS, InProcess, embedding, variable
 from tests.client.test_updates import commit
 
 IDS = [[1, 2, 9], [4, 2, 7]]
@@ -76,6 +76,22 @@ def test_a_closure_sees_what_it_pushed_and_it_is_committed_once() -> None:
     for _ in range(2):
         commit(updates, transport)
     assert (v.read() == -1).all()
+
+
+@SHARDS
+def test_a_closure_sees_what_it_pushed_where_rows_travel_with_16_bits(shards: int) -> None:
+    transport = InProcess(shards)
+    several = [
+        embedding(shards=shards, optimizer=SGD(1.0), transport=transport, name=name, half=half)
+        for name, half in (("a", True), ("b", True), ("c", False))
+    ]
+    before = psnb.pull({each: [3, 4] for each in several})
+    with buffered(Updates()):
+        psnb.push({e: ([3], np.ones((1, DIM), np.float32)) for e in several[1:]})
+        found = psnb.pull({each: [3, 4] for each in several})
+    for e, pushed in zip(several, (0, 1, 1), strict=True):
+        assert found[e].dtype == np.float32
+        np.testing.assert_allclose(found[e], before[e] - [[pushed], [0]], atol=1e-3)
 
 
 def test_handles_of_several_strategies_go_together() -> None:

@@ -273,10 +273,18 @@ def one(creation: Any) -> Any:
     return table
 
 
+def rows_of_others(table: SparseTable) -> None:
+    """Make rows, one at a time, in all room that there was for the old ones."""
+    for number in range(OLD):
+        table.lookup(np.array([10**9 + number], np.uint64))
+
+
 BETWEEN: dict[str, Callable[[SparseTable], object]] = {
     "another push": lambda table: push(table, ids()[::-1].copy(), rows()),
     "a shrink": lambda table: table.shrink(1e9, 0, True),
     "a clear": lambda table: table.clear(),
+    "a shrink, and others' rows": lambda table: (table.shrink(1e9, 0, True), rows_of_others(table)),
+    "a clear, and others' rows": lambda table: (table.clear(), rows_of_others(table)),
     "another clipping": lambda table: table.updater.tune({"clipnorm": 0.1, "clipvalue": 0.1}),
 }
 

@@ -46,11 +46,11 @@ class Reservable:
 
     Attributes
     ----------
-    promises, promised : int
-        For how many, and how much in all.
+    promises, promised, present : int
+        For how many, and how much in all; and how much these have of what is there now.
     """
 
-    promises = promised = 0
+    promises = promised = present = 0
 
 
 class Promise:
@@ -59,13 +59,14 @@ class Promise:
     So it ends in whatever way a commit ends that was prepared and is not applied.
     """
 
-    __slots__ = ("_by", "_count")
+    __slots__ = ("_by", "_count", "_present")
 
-    def __init__(self, by: Sequence[Reservable], count: int) -> None:
-        self._by, self._count = by, count
+    def __init__(self, by: Sequence[Reservable], count: int, present: int = 0) -> None:
+        self._by, self._count, self._present = by, count, present
         for each in by:
             each.promises += 1
             each.promised += count
+            each.present += present
 
     def release(self) -> None:
         """Give the room back; idempotent."""
@@ -73,6 +74,7 @@ class Promise:
         for each in by:
             each.promises -= 1
             each.promised -= self._count
+            each.present -= self._present
 
     def __del__(self) -> None:
         self.release()

@@ -28,7 +28,7 @@ from psnb._src.server.schedules import (
     require_rate,
 )
 from psnb._src.utils.config import Described
-from psnb.errors import InternalError
+from psnb.errors import InvalidArrayError
 
 OPTIMIZABLE = (np.dtype(np.float32), np.dtype(np.float64))
 """The dtypes that optimizers work on."""
@@ -313,8 +313,18 @@ class KernelOptimizer(Optimizer):
     ) -> None:
         place = np.zeros(kernels.PLACE, np.int64)
         arrays = values, *(slots[name] for name in self.slots)
-        if not all(each.flags.c_contiguous for each in arrays):
-            raise InternalError("a kernel was given rows that do not follow each other")
+        # Kernels get addresses only.
+        kind, shape = gradients.dtype, (rows.size, values.shape[1])
+        if gradients.shape != shape or not all(
+            each.flags.c_contiguous and (each.dtype, each.shape) == (kind, values.shape)
+            for each in arrays
+        ):
+            raise InvalidArrayError(
+                f"{type(self).__name__}.apply: expected contiguous values and slots of one shape, "
+                f"a gradient for each of {rows.size} rows, and one dtype; found gradients of "
+                f"{kind} and shape {gradients.shape}, and values and slots "
+                f"{[(each.dtype.name, each.shape, each.strides) for each in arrays]}"
+            )
         place[kernels.VALUES : kernels.VALUES + len(arrays)] = [*map(kernels.address, arrays)]
         places, offsets = np.array([kernels.address(place)]), np.array([0, rows.size])
         of = places, offsets, rows, gradients

@@ -9,6 +9,7 @@ import numpy as np
 import psnb
 from psnb._src.client.local.downpour import accumulating
 from psnb._src.client.updates import Updates, buffered
+from psnb._src.server.commit_log import Commit
 from psnb._src.server.tables.operations import OnTables, PushGradient, PushRows
 from tests.client.in_process import SHARDS, InProcess, embedding, variable
 
@@ -50,6 +51,22 @@ def test_rows_that_several_steps_push_are_pushed_once_with_their_sum() -> None:
     assert isinstance(write.operation, PushRows)
     assert write.operation.ids.tolist() == [1, 2, 3]
     assert write.operation.gradients[:, 0].tolist() == [1.0, 2.0, 1.0]
+
+
+def test_rows_of_any_id_and_fixed_rows_are_pushed_in_one_operation() -> None:
+    transport, updates = InProcess(1), Updates(counted=True)
+    tables = [
+        embedding(rows, shards=1, optimizer=psnb.SGD(1.0), transport=transport, name=name)
+        for name, rows in (("fixed", 10), ("any", None))
+    ]
+    before = [each.lookup([2]) for each in tables]
+    with buffered(updates), accumulating(transport):
+        for each in tables:
+            each.push([2], np.ones((1, 2), np.float32))
+    assert len(_written(updates)) == 1
+    updates.commit(transport, Commit("w", 1))
+    for each, rows in zip(tables, before, strict=True):
+        np.testing.assert_array_equal(each.lookup([2]), rows - 1)
 
 
 def test_gradients_that_travel_with_16_bits_do_so_as_a_sum_too() -> None:

@@ -20,7 +20,7 @@ from psnb._src.server.schedules import CosineDecay
 from psnb._src.server.tables.dense import DenseTable
 from psnb._src.server.tables.initializers import Constant
 from psnb._src.server.tables.sparse import SparseTable
-from psnb.errors import ConfigurationError
+from psnb.errors import ConfigurationError, InvalidArrayError
 from tests.server.writes import push
 
 KINDS: list[type[Optimizer]] = [SGD, Momentum, Adagrad, Adam, RMSProp, FTRL]
@@ -48,6 +48,32 @@ def test_common_hyperparameter_out_of_range_is_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=rf"{kind.__name__}\({name}="):
         kind(**{name: bad})  # type: ignore[arg-type]
+
+
+ZEROS, GRADIENTS = np.zeros((4, 2), np.float32), np.ones((1, 2), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("values", "slot", "gradients"),
+    [
+        (ZEROS.astype("f8"), ZEROS, GRADIENTS),
+        (ZEROS, ZEROS.astype("f8"), GRADIENTS),
+        (ZEROS, ZEROS, GRADIENTS.astype("f8")),
+        (np.asfortranarray(ZEROS), ZEROS, GRADIENTS),
+        (ZEROS, ZEROS[:2], GRADIENTS),
+        (ZEROS, ZEROS, np.ones((1, 3), np.float32)),
+        (ZEROS, ZEROS, GRADIENTS[:0]),
+    ],
+    ids=["values", "slot", "gradients", "columns first", "short slot", "wide", "too few"],
+)
+def test_arrays_that_a_kernel_would_misread_are_refused(
+    values: np.ndarray, slot: np.ndarray, gradients: np.ndarray
+) -> None:
+    values, slot = values.copy("K"), slot.copy()
+    with pytest.raises(InvalidArrayError, match=r"Adagrad\.apply: expected contiguous"):
+        Adagrad(0.1).apply(values, {"accumulator": slot}, np.array([0]), gradients, 0)
+    assert not values.any()
+    assert not slot.any()
 
 
 BAD: dict[str, Callable[[], Optimizer]] = {

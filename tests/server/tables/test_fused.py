@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,10 +36,9 @@ from psnb._src.server.tables.operations import (
 )
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sparse import SparseTable
-from psnb.errors import PsnbError
+from psnb.errors import InvalidArrayError, PsnbError
 
 DIM = 3
-FIXED = "fixed", "fixed and clipped", "fixed alike"
 FORMS: dict[str, tuple[int | None, Optimizer, Admission]] = {
     "fixed": (40, Adam(0.1), Always()),
     "fixed and clipped": (37, Adagrad(0.1, clipnorm=0.5), Always()),
@@ -70,23 +70,20 @@ def gradients(ids: np.ndarray) -> np.ndarray:
     return (np.sin(ids.astype("f4") + 1)[:, None] * np.arange(1, DIM + 1)).astype("f4")
 
 
-IDS = st.lists(st.lists(st.integers(0, 36), unique=True, max_size=6), min_size=7, max_size=7)
+IDS = st.lists(st.lists(st.integers(0, 36), unique=True, max_size=6), min_size=10, max_size=10)
 STEPS = st.lists(st.tuples(st.sampled_from(["lookup", "look", "push", "shrink"]), IDS), max_size=8)
 
 
 @settings(max_examples=60, deadline=None)
-@given(steps=STEPS, fixed=st.booleans())
+@given(steps=STEPS, names=st.permutations(list(FORMS)))
 def test_several_tables_at_once_are_as_one_after_the_other(
-    steps: list[tuple[str, list[list[int]]]], fixed: bool
+    steps: list[tuple[str, list[list[int]]]], names: list[str]
 ) -> None:
-    names = [name for name in FORMS if (name in FIXED) is fixed]
     together, apart = ({name: table(name) for name in names} for _ in range(2))
     for step, parts in steps:
-        ids, offsets = flat(parts[: len(names)])
+        ids, offsets = flat(parts)
         if step == "push":
             reserve_push([*together.values()], PushRows(ids, gradients(ids), offsets))()
-        elif step == "shrink" and fixed:
-            continue
         elif step == "shrink":
             together["any"].shrink(1.0, 30.0, False)
             apart["any"].shrink(1.0, 30.0, False)
@@ -116,11 +113,11 @@ def bad(kind: str) -> tuple[list[SparseTable], np.ndarray, Any]:
             tables[1] = SparseTable("e", DIM + 1, None, 0, 1, "float32", Uniform(), 1, SGD(1.0))
         case "other dtype":
             tables[1] = SparseTable("e", DIM, None, 0, 1, "float64", Uniform(), 1, SGD(1.0))
-        case "fixed and any":
-            tables[1] = table("fixed")
         case "beyond":
             tables = [table("fixed"), table("fixed alike")]
             ids = np.array([1, 2, 3, 40], np.uint64)
+        case "beyond, after any":
+            tables, ids = [table("any"), table("fixed")], np.array([1, 2, 3, 40], np.uint64)
         case "too far":
             offsets = np.array([0, 2, 5])
         case "falls":
@@ -135,11 +132,11 @@ def bad(kind: str) -> tuple[list[SparseTable], np.ndarray, Any]:
 
 
 KINDS = [
-    "fixed and any",
     "twice",
     "other dim",
     "other dtype",
     "beyond",
+    "beyond, after any",
     "too far",
     "falls",
     "short",
@@ -157,6 +154,34 @@ def test_what_does_not_fit_reaches_no_loop(kind: str, push: bool) -> None:
     with pytest.raises(PsnbError):
         run(tables, of)
     assert tables[0].describe_rows()["rows"] == (40 if kind == "beyond" else 0)
+
+
+@pytest.mark.parametrize("others", [{"norms": [1.0]}, {"rates": [0.1]}], ids=str)
+def test_norms_and_rates_that_are_not_by_table_are_refused(others: dict[str, Any]) -> None:
+    tables, ids, offsets = bad("")
+    with pytest.raises(InvalidArrayError, match="1 norms or rates for 2 tables"):
+        reserve_push(tables, PushRows(ids, gradients(ids), offsets, **others))
+
+
+@dataclass(frozen=True)
+class _ManySlots(Optimizer):
+    """As those of optax, it has no kernel."""
+
+    slots = tuple("abcdefg")
+
+    def _update(self, values: Any, slots: Any, rows: Any, given: Any, rate: Any, step: Any) -> None:
+        for slot in slots.values():
+            slot[rows] += given
+        values[rows] -= rate * given
+
+
+def test_an_optimizer_may_have_more_slots_than_compiled_loops_look_for() -> None:
+    creation = DIM, None, 0, 1, "float32", Uniform(), 1, _ManySlots(1.0)
+    tables = [SparseTable(name, *creation) for name in "ab"]
+    ids, offsets = flat([[1, 2], [3]])
+    reserve_push(tables, PushRows(ids, gradients(ids), offsets))()
+    for each, own in zip(tables, (ids[:2], ids[2:]), strict=True):
+        np.testing.assert_array_equal(each.state()["slot.g"], gradients(own))
 
 
 def test_loops_find_arrays_where_they_are_whatever_has_moved_them() -> None:

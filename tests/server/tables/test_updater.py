@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from typing import Any
 from unittest.mock import patch
 
@@ -66,6 +68,32 @@ def read(table: Table) -> TableRead:
 def make(request: pytest.FixtureRequest) -> Any:
     """Return what makes a table of either kind."""
     return request.param
+
+
+class _WithMore(SGD):
+    """Has something that is not compared."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__(1.0)
+        object.__setattr__(self, "factor", factor)
+
+    def _numbers(self, rate: float, step: int, scalar: Any) -> Any:
+        return rate * self.factor, 0.0  # type: ignore[attr-defined]
+
+
+def test_a_class_of_users_is_not_taken_for_another_one_that_compares_equal(make: Any) -> None:
+    tables = [make(_WithMore(factor)) for factor in (1.0, 3.0)]
+    for table in tables:
+        push_one(table)
+    assert [value(table) for table in tables] == [-1.0, -3.0]
+
+
+def test_optimizers_that_were_replaced_are_forgotten(make: Any) -> None:
+    table = make(SGD(0.5))
+    known = weakref.ref(table.updater.optimizer)
+    table.run(TuneOptimizer({"learning_rate": 0.25}))
+    gc.collect()
+    assert known() is None
 
 
 def test_schedule_goes_by_the_pushes_of_the_table(make: Any) -> None:

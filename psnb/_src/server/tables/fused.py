@@ -1,10 +1,10 @@
 """Lookups and pushes in any number of tables of one kind, by a few compiled loops. Pure.
 
-Of one kind are tables of one dim and dtype, all with fixed rows or all without. A table's share of
-a step is some fifty rows, and a call from Python takes longer than these. So one loop finds the ids
-in all tables, and another one copies or updates the rows, whether there are fifty tables or one.
-Mostly all ids have rows. Where some have none, or not all get one, that table alone gets memory for
-them and makes them (`RowTable.requested`, `RowTable.give`).
+Of one kind are tables of one dim and dtype. A table's share of a step is some fifty rows, and a
+call from Python takes longer than these. So one loop finds the ids in all tables, and another one
+copies or updates the rows, whether there are fifty tables or one. Mostly all ids have rows. Where
+some have none, or not all get one, that table alone gets memory for them and makes them
+(`RowTable.requested`, `RowTable.give`).
 
 All memory is got before anything changes, in all tables: an operation without memory has changed
 none of them.
@@ -13,6 +13,7 @@ none of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from psnb._src.server.tables.row_table import RowTable
 from psnb._src.server.tables.table import Table
 from psnb._src.server.tables.updater import Updated, apply_to_tables
 from psnb._src.transport.message import Float16Message, halved
+from psnb.errors import InvalidArrayError
 
 
 class _Found:
@@ -55,14 +57,15 @@ class _Found:
         self.places = np.array([table.at for table in self.tables])
         self.rows = scratch(of.ids.size, np.int64)
         missing = np.zeros(len(tables), np.int64)
-        found = self.places, read_only(of.ids), self.offsets, self.rows, missing
-        if not self.tables[0].fixed:
-            hashing.find_rows(*found)
-        else:
-            hashing.divide_rows(*found)
-            if missing.min() < 0:
-                at = int(missing.argmin())
-                self.tables[at].index.find(self.ids[self.of(at)])  # raises
+        ids, stop = read_only(of.ids), 0
+        for fixed, alike in groupby([table.fixed for table in self.tables]):  # mostly all
+            start, stop = stop, stop + len([*alike])
+            find = hashing.divide_rows if fixed else hashing.find_rows
+            bounds = self.offsets[start : stop + 1]
+            find(self.places[start:stop], ids, bounds, self.rows, missing[start:stop])
+        if missing.min() < 0:
+            at = int(missing.argmin())
+            self.tables[at].index.find(self.ids[self.of(at)])  # raises
         several = zip(self.tables, missing.tolist(), strict=True)
         self.others = [at for at, (table, new) in enumerate(several) if new or table.selects]
 
@@ -115,6 +118,9 @@ def reserve_push(
             table.updater.required()  # raises
     what = f"gradients for {ops.names_of_tables([table.name for table in found.tables])}"
     check_array(what, push.gradients, first.dtype, (push.ids.size, first.dim))
+    for each in (push.norms, push.rates):
+        if each is not None and len(each) != len(tables):
+            raise InvalidArrayError(f"{what}: {len(each)} norms or rates for {len(tables)} tables")
     requests = {
         at: found.tables[at].requested(push.ids[found.of(at)], counting, repeated=False)
         for at in found.others
@@ -148,7 +154,7 @@ class ReservedPush:
         self._where = where
         # Rows that are there now may be gone by then; their tables keep the room for them.
         self._numberings = [table.index.numbering for table in tables]
-        self._promise = Promise(tables, 0)
+        self._promise = Promise(tables, 0, push.ids.size)
 
     def __call__(self) -> None:
         """Make the push. Takes no memory."""

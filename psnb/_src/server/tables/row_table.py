@@ -93,6 +93,7 @@ class RowTable(Table, Reservable):
         self.name, self.dim, self.dtype = name, dim, np.dtype(dtype)
         self._initializer, self._seed = initializer, seed
         self._coming = 0  # rows that there is room for, as they will be loaded
+        self._gone = False  # whether rows may have gone that reserved writes will make again
         self._fixed = None if rows is None else (rows, index, shards)
         self._admission, self._accessor = admission, accessor
         # Some ids may have no row, unless all get one when first seen.
@@ -105,7 +106,7 @@ class RowTable(Table, Reservable):
             waits=admission.min_count > 1,
         )
         self._names = ("ids", *self.expected.numbers, *(ROW_USE if accessor else ()))
-        self.kind = self.dtype, dim, rows is not None
+        self.kind = self.dtype, dim
         self.counts = admission.min_count > 1
         self.selects, self.fixed = gaps, rows is not None
         self._place = np.zeros(kernels.PLACE, np.int64)
@@ -165,7 +166,10 @@ class RowTable(Table, Reservable):
         self._use = RowUse(self._accessor) if self._accessor else None
         self._values, self._slots = values, slots
         self.replace_index(index)
-        for at, array in enumerate((values, *slots.values()), kernels.VALUES):
+        # An optimizer with more slots than that has no loop that looks for them here.
+        for at, array in zip(
+            range(kernels.VALUES, kernels.PLACE), (values, *slots.values()), strict=False
+        ):
             array.noted_in(self._place[at : at + 1])
         self._extend(0, self.index.ids())
         self.measure()
@@ -179,14 +183,21 @@ class RowTable(Table, Reservable):
     ) -> RowRequest:
         """Get and keep the memory for the rows of ids; see `GrowingRowIndex.prepare`."""
         request = self.index.prepare(ids, counting, repeated, inserted)
-        if new := request.most_new:  # none, if the rows are fixed
-            spare = min(self._room - self.index.count, self.index.spare) - self.promised
-            if new > spare:
+        new = most = request.most_new
+        if most:  # none, if the rows are fixed
+            spare = min(self._room - self.index.count, self.index.spare) - self.held
+            if most > spare:
                 new = self._growing().look(request)  # mostly, all of them are there
             if new > spare:
-                self._reserve(self.promised + new)
-        request.promise = Promise([self], new)
+                self._reserve(self.held + new)
+        request.promise = Promise([self], new, most - new)
         return request
+
+    @property
+    def held(self) -> int:
+        """How many rows reserved writes may make."""
+        self._gone = self._gone and self.promises > 0
+        return self.promised + (self.present if self._gone else 0)
 
     def _reserve(self, more: int) -> None:
         """Get memory for more rows; a part stays if there is none for the rest."""

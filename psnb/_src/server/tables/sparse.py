@@ -114,7 +114,7 @@ class SparseTable(RowTable):
         kept = use.kept(threshold, days)
         removed = rows.count - int(np.count_nonzero(kept))
         # Prepared commits may make again all that goes now.
-        room = rows.count + self.promised if self.promises else 0
+        room = rows.count + self.held if self.promises else 0
         index = rows.kept(kept, forget_waiting=forget_waiting, room=room)
         self._watched(lambda watcher: watcher.renumbering())
         # One array after the other, so that there is never a second copy of them all.
@@ -122,6 +122,7 @@ class SparseTable(RowTable):
             array.keep(kept, room)
         self.replace_index(index)
         self.measure()
+        self._gone = True
         return removed
 
     # The rest takes no memory; see `reserve`.
@@ -184,7 +185,8 @@ class SparseTable(RowTable):
     def make_room(self, rows: int) -> None:
         super().make_room(rows)
         if self._fixed is None:
-            self._reserve(self.promised + max(0, rows - self.index.count))
+            # All that are there now go first, and reserved writes may make some again.
+            self._reserve(self.promised + self.present + max(0, rows - self.index.count))
             self._coming = rows
 
     def clear(self) -> None:
@@ -198,6 +200,7 @@ class SparseTable(RowTable):
         # In the memory that is there: prepared commits may make as many rows again. The ids of
         # fixed rows first, as these take memory.
         ids = self.index.ids(slice(None if self._fixed else 0))
+        self._gone = True
         self.index.clear()
         for array in self.row_arrays():
             array.clear()
@@ -230,7 +233,7 @@ class SparseTable(RowTable):
                 raise InvalidArrayError(
                     f"waiting.ids of {self.name!r}: {ids[has][0]} has a row already"
                 )
-            rows.reserve(self.promised + ids.size)
+            rows.reserve(self.held + ids.size)
             rows.wait(ids, tail["waiting.frequencies"])
         super().finish(tail)
 

@@ -15,19 +15,24 @@ import numpy as np
 
 from psnb._src.server import kernels
 from psnb._src.server.optimizer import Matrices, Optimizer, Workspace
+from psnb._src.server.optimizers import OPTIMIZERS
 from psnb._src.server.schedules import is_users, rate_at
 from psnb._src.server.tables.presence import Piece
 from psnb.errors import ConfigurationError
 
-_known: WeakValueDictionary[Optimizer, Optimizer] = WeakValueDictionary()
+_known: WeakValueDictionary[tuple[Any, ...], Optimizer] = WeakValueDictionary()
+"""Optimizers by all that they are made of. (As their own keys, they would never go.)"""
 
 
 def _shared(optimizer: Optimizer | None) -> Optimizer | None:
     """Return the one of equal optimizers by which tables are known to have the same."""
-    if optimizer is None or is_users(optimizer.learning_rate):  # which may compare as it likes
+    # What users wrote may compare as it likes, and have more in it than is compared.
+    if optimizer is None or type(optimizer) not in OPTIMIZERS.values():
+        return optimizer
+    if is_users(optimizer.learning_rate):
         return optimizer
     try:
-        return _known.setdefault(optimizer, optimizer)
+        return _known.setdefault((type(optimizer), *vars(optimizer).items()), optimizer)
     except TypeError:  # it cannot be hashed
         return optimizer
 
