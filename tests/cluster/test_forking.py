@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import socket
 import sys
@@ -70,9 +71,17 @@ def test_another_environment_is_that_of_another_fork_server(
     monkeypatch.setenv("OF_A_TEST", "1")
     assert ask(_variable, "OF_A_TEST") == "1"
     assert server_pid() != before.pid
-    wait_until(lambda: not before.is_running() or before.status() == "zombie", "it has ended")
-    server_pid()
-    assert not psutil.pid_exists(before.pid)  # nor is it a zombie
+    wait_until(lambda: not psutil.pid_exists(before.pid), "it has ended, and is no zombie")
+
+
+def test_so_is_what_a_process_can_only_inherit() -> None:
+    before = os.umask(0o022)
+    try:
+        for mask in (0o022, 0o077):
+            os.umask(mask)
+            assert ask(os.umask, 0) == mask
+    finally:
+        os.umask(before)
 
 
 def _variable(name: str) -> str | None:
@@ -91,7 +100,7 @@ def test_a_fork_server_that_is_replaced_forks_on_until_its_last_process_has_ende
     process.kill()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    wait_until(lambda: not before.is_running() or before.status() == "zombie", "it has ended")
+    wait_until(lambda: not psutil.pid_exists(before.pid), "it has ended")
 
 
 def test_random_numbers_are_those_of_each_process() -> None:
@@ -186,11 +195,33 @@ def test_no_process_is_forked_beside_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "starts_a_thread.py").write_text(THREAD)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(forking, "ALWAYS", ["starts_a_thread"])
+    monkeypatch.setattr(forking, "_told", set())
+    with monkeypatch.context() as patched:
+        patched.syspath_prepend(tmp_path)
+        patched.setattr(forking, "ALWAYS", ["starts_a_thread"])
+        forking.fork_server(os.environ, with_libraries=True)
+        server = server_pid()
+        for _ in range(2):
+            assert ask(os.getppid) == os.getpid()  # it was spawned
+        forking.fork_server(os.environ, with_libraries=True)
+        assert server_pid() == server  # there was no second attempt
+    assert caplog.text.count("there is no fork server (a library starts a thread)") == 1
     forking.fork_server(os.environ, with_libraries=True)
+    assert ask(os.getppid) == server_pid()
+
+
+def test_a_fork_server_that_has_too_many_files_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(forking, "_told", set())
+    server = server_pid()
+    assert ask(os.getppid) == server
+    limits = resource.prlimit(server, resource.RLIMIT_NOFILE)
+    resource.prlimit(server, resource.RLIMIT_NOFILE, (8, limits[1]))
     assert ask(os.getppid) == os.getpid()  # it was spawned
-    assert "there is no fork server" in caplog.text
+    assert "too many processes or files" in caplog.text
+    resource.prlimit(server, resource.RLIMIT_NOFILE, limits)
+    assert ask(os.getppid) == server
 
 
 def test_libraries_that_the_notebook_has_imported_are_there(
@@ -223,15 +254,23 @@ import os
 from psnb._src.cluster import forking
 
 forking.begin_fork_server()
-server = forking._current._process.pid
+server = forking._current
 import psnb
 
 with psnb.local_cluster(workers=1, servers=1) as client:
-    print(set(client.run(os.getppid).values()) == {server}, forking._retired)
+    parents = set(client.run(os.getppid).values())
+    print(parents == {server._process.pid}, forking._current is server)
+"""
+
+SETTING = """
+import dask
+
+dask.config.set({"distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": 2, "OF_A_TEST": 1}})
 """
 
 
-def test_what_dask_will_set_is_known_before_it_is_imported(tmp_path: Path) -> None:
-    done = run(tmp_path, SCRIPT)
-    assert done.stdout == "True []\n", done.stderr
+@pytest.mark.parametrize("before", ["", SETTING], ids=["by itself", "as the user says"])
+def test_what_dask_will_set_is_known_before_it_does(tmp_path: Path, before: str) -> None:
+    done = run(tmp_path, before + SCRIPT)
+    assert done.stdout == "True True\n", done.stderr
     assert done.stderr == ""

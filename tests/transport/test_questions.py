@@ -124,6 +124,7 @@ def test_without_an_answer_all_get_an_os_error_and_may_ask_again(
             client.answer = lambda asked: None
         failed = await asyncio.gather(asker.ask("a"), asker.ask("b"), return_exceptions=True)
         assert [isinstance(each, OSError) for each in failed] == [True, True]
+        assert all(map(str, failed))  # each says why
         client.scheduler = before
         client.answer = lambda asked: [[name, ""] for name, _ in asked]
         assert await asker.ask("c") == "c"

@@ -21,10 +21,11 @@ ignores `sys.path`, and where it dies its processes seem to be dead while they g
 notebook watches each process itself.
 
 To fork with threads may deadlock the fork. So a fork server in which a thread is left after all was
-imported ends, and processes are spawned, as they are where it cannot be started, and on macOS,
-where system libraries have threads of their own.
+imported ends, no other one like it is started, and processes are spawned, as they are where it
+cannot be started, and on macOS, where system libraries have threads of their own.
 
-Threads: the fork server has one. In the notebook nannies start processes from several.
+Threads: the fork server has one. In the notebook nannies start processes from several, and
+``psnb-replaced`` waits for the end of a fork server that was replaced, which would be a zombie.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ class Surroundings(NamedTuple):
 
     environment: dict[str, str]
     cores: set[int]
+    umask: str
     niceness: int
     limits: list[tuple[int, int]]
 
@@ -113,9 +115,19 @@ def _surroundings(environment: Mapping[str, str]) -> Surroundings:
     return Surroundings(
         {name: value for name, value in environment.items() if name not in _UNSEEN},
         os.sched_getaffinity(0),
+        _umask(),
         os.nice(0),
         [resource.getrlimit(kind) for kind in kinds],
     )
+
+
+def _umask() -> str:
+    # `os.umask` would have to set another one for a moment, in which threads make files.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next((each for each in lines if each.startswith("Umask:")), "")
+
+
+_THREADS_LEFT = 3  # the exit code of a fork server that must not fork
 
 
 class ForkServer:
@@ -155,10 +167,16 @@ class ForkServer:
         """Whether it has ended, by whatever; its process is then gone from the system's list."""
         return self._process.poll() is not None
 
+    def refuses(self) -> bool:
+        """Whether another one with the same libraries would not fork either."""
+        return self._process.poll() == _THREADS_LEFT
+
     def retire(self) -> None:
         """Let it end with the last of its processes."""
         self._asking.close()
-        _retired.append(self)
+        with suppress(RuntimeError):  # there are too many threads: it will be a zombie
+            wait = self._process.wait
+            threading.Thread(target=wait, name="psnb-replaced", daemon=True).start()
 
     def fork(self, given: bytes, descriptors: list[int]) -> Forked:
         """Start a process.
@@ -173,8 +191,8 @@ class ForkServer:
         Raises
         ------
         OSError
-            If the fork server has ended, or there are too many files. Nothing has been started, or
-            it ends as it finds nothing to read.
+            If the fork server has ended, or there are too many files or processes. Nothing has been
+            started, or it ends as it finds nothing to read.
         """
         with ExitStack() as undo, ExitStack() as its:
             made = []
@@ -186,15 +204,24 @@ class ForkServer:
             (status, its_status), (its_given, given_to) = made
             tracker: Any = resource_tracker.getfd()
             sent = [its_given, its_status, tracker, *descriptors]
-            socket.send_fds(self._asking, [b"!"], sent)
+            try:
+                socket.send_fds(self._asking, [b"!"], sent)
+            except OSError as error:
+                raise ConnectionError(self._why()) from error
             its.close()  # else that it has ended would not be seen
             if (pid := _read_number(status)) is None:
-                raise ConnectionError("it has ended")
+                raise ConnectionError(self._why())
             undo.callback(os.close, end := os.pidfd_open(pid))
             with open(given_to, "wb", closefd=False) as file:
                 file.write(given)
             undo.pop_all()
         return Forked(pid, end, status, given_to)
+
+    def _why(self) -> str:
+        with suppress(subprocess.TimeoutExpired):  # its files are closed a moment earlier
+            code = self._process.wait(1.0)
+            return "a library starts a thread" if code == _THREADS_LEFT else "it has ended"
+        return "it has too many processes or files"
 
 
 class Forked(NamedTuple):
@@ -208,7 +235,7 @@ class Forked(NamedTuple):
 
 _lock = threading.Lock()  # guards the two below: nannies start processes from several threads
 _current: ForkServer | None = None
-_retired: list[ForkServer] = []
+_told: set[str] = set()  # why there was none
 
 
 def fork_server(environment: Mapping[str, str], with_libraries: bool = False) -> ForkServer:
@@ -226,10 +253,10 @@ def fork_server(environment: Mapping[str, str], with_libraries: bool = False) ->
     surroundings = _surroundings(environment)
     libraries = [*ALWAYS, *(each for each in LIBRARIES if each in sys.modules)]
     with _lock:
-        _retired[:] = [each for each in _retired if not each.ended()]
         if _current is not None:
             fits = not with_libraries or _current.libraries == libraries
-            if fits and _current.surroundings == surroundings and not _current.ended():
+            there = not _current.ended() or _current.refuses()
+            if fits and there and _current.surroundings == surroundings:
                 return _current
             _current.retire()
         _current = ForkServer(surroundings, libraries)
@@ -240,7 +267,12 @@ def begin_fork_server() -> None:
     """Have the fork server import what it needs while this process begins to start a cluster."""
     if FORKS:
         with suppress(OSError):  # who asks for a process is told
-            fork_server({**_DASKS, **os.environ, **_DASKS_ALWAYS, **MALLOC}, with_libraries=True)
+            expected = _DASKS
+            if dask := sys.modules.get("dask"):  # else settings of users are not known yet
+                own = dask.config.get("distributed.nanny.pre-spawn-environ", {})
+                expected = _DASKS | {name: str(each) for name, each in own.items()}
+            environment = {**expected, **os.environ, **_DASKS_ALWAYS, **MALLOC}
+            fork_server(environment, with_libraries=True)
 
 
 class _Received:
@@ -304,11 +336,15 @@ class _Process(context.SpawnProcess):
         try:
             return _Popen(process_obj)
         except OSError as error:
-            logger.warning(
-                "there is no fork server (%s), so each process of the local cluster imports all it "
-                "needs by itself",
-                error,
-            )
+            with _lock:
+                known = str(error) in _told
+                _told.add(str(error))
+            if not known:
+                logger.warning(
+                    "there is no fork server (%s), so processes of the local cluster import all "
+                    "they need, each by itself",
+                    error,
+                )
             return spawning.Popen(process_obj)
 
 
@@ -337,7 +373,7 @@ def _read_number(file: int) -> int | None:
 @atexit.register  # so called after that which closes clusters
 def _end() -> None:
     if _current is not None:
-        _current.retire()
+        _current._asking.close()
         with suppress(subprocess.TimeoutExpired):
             _current._process.wait(1.0)
 
@@ -350,10 +386,8 @@ def serve(asking: int, libraries: Iterable[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     _import_all(libraries)
-    if (threads := _threads_after_fork()) > 1:
-        sys.stderr.write(f"psnb: {threads} threads after {libraries} were imported\n")
-        sys.stderr.flush()
-        os._exit(1)
+    if _threads_after_fork() > 1:
+        os._exit(_THREADS_LEFT)
     running: dict[int, tuple[int, int]] = {}  # by the file that tells of a process's end
     with (
         socket.socket(fileno=asking) as messages,
@@ -370,12 +404,15 @@ def serve(asking: int, libraries: Iterable[str]) -> None:
                     os.close(status)
                     os.close(key.fd)
                     continue
-                message, (*descriptors,), _, _ = socket.recv_fds(messages, 1, 250)
+                message, descriptors, flags, _ = socket.recv_fds(messages, 1, 250)
                 if not message:
                     selector.unregister(messages)
                     continue
-                given, status, tracker, *files = descriptors
-                pid = os.fork()
+                pid = -1
+                with suppress(OSError):  # who has asked is told, as its files are closed
+                    if not flags & socket.MSG_CTRUNC:
+                        given, status, tracker, *files = descriptors
+                        pid = os.fork()
                 if not pid:
                     # Nothing of the fork server's is left in the process, nor of other processes.
                     selector.close()
@@ -383,11 +420,13 @@ def serve(asking: int, libraries: Iterable[str]) -> None:
                     for each in (status, *running, *(other for _, other in running.values())):
                         os.close(each)
                     _run(given, tracker, files)
-                _write_number(status, pid)
-                running[end := os.pidfd_open(pid)] = pid, status
-                selector.register(end, selectors.EVENT_READ)
-                for each in (given, tracker, *files):
-                    os.close(each)
+                for each in descriptors:
+                    if pid < 0 or each != status:
+                        os.close(each)
+                if pid > 0:
+                    _write_number(status, pid)
+                    running[end := os.pidfd_open(pid)] = pid, status
+                    selector.register(end, selectors.EVENT_READ)
     os._exit(0)
 
 

@@ -140,8 +140,11 @@ class SchedulerQuestions:
         client = self._client()
         if client is None or not scheduler_address(client):
             raise ConnectionError("the Dask client is closed")
-        async with asyncio.timeout(ANSWER_TIMEOUT):
-            answers = await ask_scheduler(client, QUESTIONS, questions=questions)
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                answers = await ask_scheduler(client, QUESTIONS, questions=questions)
+        except TimeoutError as error:  # it has no text
+            raise TimeoutError(f"not within {ANSWER_TIMEOUT:g} s") from error
         if answers is None:  # Dask's, where there is no such handler
             raise ConnectionError("another Dask scheduler is there, without psnb")
         return [(value, RuntimeError(error) if error else None) for value, error in answers]
