@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.coordinator.scheduling.leases import HELD_SECONDS, EpochLeases, Progress, SplitRange
+from psnb._src.coordinator.scheduling.free_parts import SplitRange
+from psnb._src.coordinator.scheduling.leases import HELD_SECONDS, EpochLeases, Progress
 from psnb._src.protocol.messages import Taken
 from psnb.errors import ConfigurationError, DatasetError
 from tests.coordinator.queues import take
@@ -192,7 +193,8 @@ def test_owners_alone_lease_their_splits_while_they_are_there() -> None:
     assert leases.lease("A", "a", everyone) == (0, SplitRange(1))
     assert leases.lease("A", "a", everyone) is None
     assert leases.lease("B", "b", everyone) == (1, SplitRange(0))
-    assert (leases.owned("a"), leases.owned("b")) == ([1], [0, 2])
+    assert (leases.owned("A", "a"), leases.owned("B", "b")) == ([1], [0, 2])
+    assert leases.owned("A", "a") == []
 
 
 def test_who_leases_a_split_of_a_lost_owner_owns_all_that_it_had() -> None:
@@ -200,9 +202,35 @@ def test_who_leases_a_split_of_a_lost_owner_owns_all_that_it_had() -> None:
     leases.lease("A", "a", {"a", "b", "c"})
     leases.lose("B")
     assert leases.lease("A", "a", {"a", "c"}) == (1, SplitRange(0))
-    assert leases.owned("a") == [0, 1, 2]
+    assert leases.owned("A", "a") == [0, 1, 2]
     assert leases.lease("C", "c", {"a", "c"}) == (2, SplitRange(3))
     assert leases.lease("C", "c", {"a", "c"}) is None
+
+
+def test_what_a_lost_owner_was_reading_goes_to_another_with_all_that_it_had() -> None:
+    leases = EpochLeases(3, owners={0: "b", 1: "a", 2: "b"})
+    everyone = {"a", "b"}
+    leases.lease("A", "a", everyone)
+    assert [leases.lease("B", "b", everyone) for _ in range(2)] == [
+        (1, SplitRange(0)),
+        (2, SplitRange(2)),
+    ]
+    left = {"a"}
+    assert leases.lease("A", "a", left) is None
+    leases.lose("B")
+    assert leases.suits("a", left)
+    assert leases.lease("A", "a", left) == (3, SplitRange(2))
+    assert leases.owned("A", "a") == [0, 1, 2]
+
+
+def test_each_session_hears_of_what_its_worker_owns_once() -> None:
+    leases = EpochLeases(3, owners={0: "a", 1: "a", 2: "b"})
+    assert [leases.owned("A", "a") for _ in range(2)] == [[0, 1], []]
+    assert leases.owned("A again", "a") == [0, 1]
+    leases.lease("A", "a", {"a"})
+    leases.lease("A", "a", {"a"})
+    assert leases.lease("A", "a", {"a"}) == (2, SplitRange(2))
+    assert [leases.owned("A", "a") for _ in range(2)] == [[2], []]
 
 
 def test_closures_suit_workers_that_have_something_to_read() -> None:
@@ -415,7 +443,7 @@ def test_data_is_moved_only_while_a_worker_that_has_it_is_busy() -> None:
 def test_splits_whose_data_is_not_there_wait() -> None:
     leases = EpochLeases(6, order=[5, 4, 3, 2, 1, 0])
     assert leases.needed(3) == [5, 4, 3]
-    leases.place({}, {5, 4})
+    leases.place({}, dict.fromkeys([3, 2, 1, 0], False))
     number, range_ = leases.lease("w") or (0, SplitRange(0))
     assert range_.split == 5
     take(leases, "w", number, closure=7, count=1, after="after", ended=True)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.coordinator.scheduling.leases import SplitRange, Turn
+from psnb._src.coordinator.scheduling.free_parts import SplitRange
+from psnb._src.coordinator.scheduling.leases import Turn
 from psnb._src.coordinator.scheduling.ordered_leases import OrderedLeases
 from tests.coordinator.queues import take
 
@@ -126,7 +127,7 @@ def test_a_closure_does_not_go_on_to_what_another_worker_may_have_in_memory() ->
 def test_of_a_worker_that_is_there_no_more_than_one_split_is_taken() -> None:
     leases = OrderedLeases(1, 3, owners={0: "b", 1: "b", 2: "b"})
     leases.lease("A", "a", {"a", "b"}, Turn(0, 0))
-    assert (leases.owned("a"), leases.owned("b")) == ([0], [1, 2])
+    assert (leases.owned("A", "a"), leases.owned("B", "b")) == ([0], [1, 2])
 
 
 def test_closures_without_a_lane_take_what_is_free_and_no_lanes_lease() -> None:
@@ -210,7 +211,7 @@ def test_rounds_are_the_same_whatever_dies_or_fails_and_whenever_it_is_saved(
 
 def test_a_slot_is_read_by_a_worker_that_has_the_data_of_what_comes_next() -> None:
     leases = OrderedLeases(2, 6)
-    leases.place({0: {"b"}, 1: {"c"}}, set())
+    leases.place({0: {"b"}, 1: {"c"}}, dict.fromkeys(range(6), False))
     present = {"a", "b"}
     assert [leases.suits(worker, present, slot=0) for worker in "ab"] == [False, True]
     assert [leases.suits(worker, present, slot=1) for worker in "ab"] == [False, True]  # c is gone

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -262,6 +262,26 @@ def test_a_lease_that_could_not_be_begun_is_for_the_next_who_asks(leases: LeaseR
     assert [int(each) for each in worker.iterator] == list(range(6))
     leases.end_steps(closure(ClosureQueue(1)), 1)
     assert leases.progress(epoch).over
+
+
+def test_what_a_worker_must_have_is_prepared_once_or_with_the_next_lease_if_that_failed(
+    leases: LeaseRegistry,
+) -> None:
+    cut = splits(Dataset.range(6), 3)
+    epoch = leases.open(len(cut), owners=dict.fromkeys(range(3), "w"))
+    worker, prepared, errors = Worker(leases, cut, epoch), list[list[int]](), [OSError("for now")]
+    leases.enter(worker, "w")
+
+    def prepare(owned: Sequence[int]) -> None:
+        prepared.append(sorted(owned))
+        if errors:
+            raise errors.pop()
+
+    worker.iterator = LeasedSplitReader(cut, epoch, lambda: worker.requests, prepare)
+    with pytest.raises(OSError, match="for now"):
+        next(worker.iterator)
+    assert [int(each) for each in worker.iterator] == list(range(6))
+    assert prepared == [[0, 1, 2], [0, 1, 2], [], []]
 
 
 def test_parts_of_a_partition_that_is_computed_again_with_other_rows_are_not_used(

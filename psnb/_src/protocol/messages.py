@@ -265,7 +265,8 @@ class Lease(Struct, frozen=True, gc=False):
     split: int
     state: Any  # of the split's iterator, to begin with
     count: int | None  # how many; None for all up to the split's end
-    owned: Sequence[int]  # the splits that this worker must have, if they are in workers' memory
+    # If splits are in workers' memory: those that this worker must have by now, and did not before.
+    owned: Sequence[int]
 
 
 class BeginLease(Inquiry, frozen=True):

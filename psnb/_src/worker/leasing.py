@@ -92,6 +92,7 @@ class LeasedSplitReader:
         self._ahead: ReadAhead | None = None
         self._slowest = 0.0  # seconds, of all elements so far
         self._lease_requests, self._prepare = lease_requests, prepare
+        self._unprepared: set[int] = set()  # splits that this worker must have, by its leases
         self._slots: dict[int | None, _Slot] = {}  # `setdefault` alone changes it, atomically
 
     def __iter__(self) -> LeasedSplitReader:
@@ -131,7 +132,10 @@ class LeasedSplitReader:
             raise
 
     def _begin(self, requests: LeaseRequests, lease: Lease, worth_ahead: bool) -> _OpenLease:
-        self._prepare(lease.owned)
+        self._unprepared.update(lease.owned)
+        owned = [*self._unprepared]
+        self._prepare(owned)  # all at once: sources are read for many as fast as for one
+        self._unprepared.difference_update(owned)
         iterator: DatasetIterator | AheadIterator | None = None
         make = self._splits[lease.split].iterator
         if worth_ahead and self._make_ahead is not None:

@@ -276,7 +276,7 @@ def make_memory_iterator(
     splits = make_memory_splits(memory, generation, layout)
 
     def prepare(numbers: Sequence[int]) -> None:
-        memory.make(generation, layout, numbers)
+        memory.ensure(generation, layout, numbers)
 
     return LeasedSplitReader(splits, epoch, lease_requests, prepare)
 

@@ -5,6 +5,11 @@ read now and a few ahead, on workers rather than servers, and lets them go when 
 used them has ended: a closure whose worker dies reads its elements again. One task on the client's
 event loop sees to that for each epoch (`PartitionFeed`). What dies with its worker Dask computes
 again by itself, as the notebook's futures want it.
+
+There may be tens of thousands of partitions, and the loop serves all else in between. So Dask is
+asked about some of them at a time, and about each once: again only where its worker has gone, or
+when a lease shows that partitions were moved. A plugin of the scheduler would hear of each task
+that anybody runs, and not of moves.
 """
 
 from __future__ import annotations
@@ -14,9 +19,10 @@ import contextlib
 import logging
 import warnings
 import weakref
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, TypeAlias
 
 from distributed import Client, Future
@@ -60,7 +66,16 @@ _AHEAD = 2
 
 
 _LOOK = 0.25
-"""Seconds after which it is looked again where partitions are, if no worker asks for one."""
+"""Seconds after which it is looked again where partitions are; after each lease if Dask computes
+them as they are read."""
+
+
+_WORKERS_KNOWN = 1.0
+"""Seconds after which Dask is asked again which workers there are, if no session begins or ends."""
+
+
+_AT_ONCE = 256
+"""Partitions about which Dask is asked at a time: some milliseconds, here and in the scheduler."""
 
 
 _BEGIN_TIMEOUT = 60.0
@@ -89,6 +104,15 @@ class DaskPartitions:
         That of the rows, if it is known.
     frame : dask.dataframe.DataFrame or Series, optional
         The collection, if it is one of these.
+
+    Attributes
+    ----------
+    partitions, frame
+        As given.
+    keys : tuple
+        Dask's keys of the partitions.
+    persisted : bool
+        Whether the partitions are results that Dask keeps.
     """
 
     def __init__(
@@ -100,23 +124,15 @@ class DaskPartitions:
     ) -> None:
         self.partitions, self._columns, self._known = tuple(partitions), columns, known
         self.frame = frame
+        self.keys = tuple(each.key for each in self.partitions)
         delayed = [each for each in partitions if not isinstance(each, Future)]
+        self.persisted = not delayed
         # What it is made of that lives on a cluster.
         self._wanted = [each for each in partitions if isinstance(each, Future)]
         self._wanted += futures_of(delayed) if delayed else []
 
     def __reduce__(self) -> tuple[Any, ...]:
         return on_this_worker, (self.keys, self._columns, self._known)
-
-    @property
-    def keys(self) -> tuple[Any, ...]:
-        """Dask's keys of the partitions."""
-        return tuple(each.key for each in self.partitions)
-
-    @property
-    def persisted(self) -> bool:
-        """Whether the partitions are results that Dask keeps."""
-        return all(isinstance(each, Future) for each in self.partitions)
 
     def spec(self) -> Spec:
         """Return that of the rows, if it is known."""
@@ -251,22 +267,44 @@ class PartitionFeed:
         self._strategy, self._leases, self._epoch = strategy, leases, epoch
         self._source, self._numbers, self._client = source, numbers, strategy.client
         self._loop = event_loop(self._client)
+        self._splits: defaultdict[int, list[int]] = defaultdict(list)  # by partition
+        for split, several in enumerate(numbers):
+            for number in several:
+                self._splits[number].append(split)
         self._held: dict[int, tuple[Future, frozenset[str]]] = {}  # with the workers that may
         self._failed: set[int] = set()  # and were let go: computed again when they are leased
-        # The user's own futures among what is to be computed: never let go of.
-        self._kept = {n for n, each in enumerate(source.partitions) if isinstance(each, Future)}
+        # The user's own futures: never let go of. Of a persisted collection these are all.
+        self._kept = {n: each for n, each in enumerate(source.partitions) if _is_kept(each)}
+        self._computed: set[int] = set()  # the others that were there, or coming, at the last look
+        self._workers: dict[str, str] = {}  # names by address
+        self._present: frozenset[str] | None = None  # the sessions when Dask was asked for these
+        self._asked_at = 0.0
+        self._places: dict[int, frozenset[str]] = {}  # addresses, by partition, as last heard
+        self._unknown = dict.fromkeys(self._kept)  # of which Dask is to be asked, in this order
+        self._leased: list[int] = []  # splits, since the last look
         self._asked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """Find out where partitions are, or have the first computed; not on the event loop."""
+        leased, asked, persisted = self._leased, self._asked, self._source.persisted
+
+        def note(split: int | None) -> None:
+            if split is not None:
+                leased.append(split)
+            if not persisted:  # others may be let go, and the next be computed
+                asked.set()
 
         async def begin() -> None:
-            await self._tend()
-            self._leases.watch(self._epoch, self._asked.set)
+            while await self._look():
+                pass
+            self._leases.watch(self._epoch, note)
             run = _run(weakref.ref(self), self._asked)
             self._task = asyncio.create_task(run, name="psnb partitions")
 
+        kept = self._kept.keys()
+        absent = [n for n, several in enumerate(self._numbers) if not kept >= {*several}]
+        self._leases.place(self._epoch, {}, dict.fromkeys(absent, False))
         run_on_loop(self._loop, begin, _BEGIN_TIMEOUT)
 
     def close(self) -> None:
@@ -274,20 +312,97 @@ class PartitionFeed:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and all has ended
             self._loop.call_soon_threadsafe(_end, self._task, self._held)
 
-    async def _tend(self) -> None:
-        workers = self._strategy.closure_workers(await scheduler_identity(self._client))
-        there = None
+    async def _look(self) -> bool:
+        """See to what is needed, and ask where some partitions are; return if more can be asked."""
+        await self._look_for_workers()
         if not self._source.persisted:
-            await self._compute(frozenset(workers))
-            known = self._held.keys() | self._failed | self._kept
-            there = {n for n, split in enumerate(self._numbers) if known >= {*split}}
+            await self._compute(frozenset(self._workers))
+            self._leases.place(self._epoch, {}, self._availability())
+        found, moved = await self._locate()
+        holders = {split: self._most_of(split) for split in self._splits_of(moved)}
+        self._leases.place(self._epoch, holders)
+        return found and bool(self._unknown or self._leased)
+
+    async def _look_for_workers(self) -> None:
+        """Ask Dask for the workers, if others are present or some time is over."""
+        present, now = self._leases.present(), self._loop.time()
+        if present is self._present and now - self._asked_at < _WORKERS_KNOWN:
+            return
+        found = self._strategy.closure_workers(await scheduler_identity(self._client))
+        self._present, self._asked_at = present, now
+        changed = {address for address, _ in found.items() ^ self._workers.items()}
+        self._workers = found
+        if changed:
+            self._unknown.update(
+                (n, None) for n, each in self._places.items() if not changed.isdisjoint(each)
+            )
+
+    async def _locate(self) -> tuple[bool, list[int]]:
+        """Ask where some partitions are.
+
+        First those that were leased: if one is not where it was, others were moved, too.
+
+        Returns
+        -------
+        found : bool
+            Whether some are somewhere.
+        moved : list of int
+            Those that are elsewhere than before.
+        """
+        leased = {self._numbers[split][0] for split in self._leased[:_AT_ONCE]}
+        del self._leased[:_AT_ONCE]
+        first = {*islice(self._unknown, _AT_ONCE)}
+        known = leased.difference(self._unknown)
+        ready = [number for number in known | first if self._is_computed(number)]
+        for number in first.difference(ready):  # behind all others
+            self._unknown[number] = self._unknown.pop(number)
+        if not ready:
+            return False, []
         keys = self._source.keys
-        held = range(len(keys)) if self._source.persisted else self._held.keys() | self._kept
-        wanted = sorted(held)
-        where = await holders(self._client, [keys[number] for number in wanted])
-        names = {n: {workers[a] for a in where.get(keys[n], ()) if a in workers} for n in wanted}
-        found = {n: _most([names.get(p, set()) for p in of]) for n, of in enumerate(self._numbers)}
-        self._leases.place(self._epoch, {n: each for n, each in found.items() if each}, there)
+        where = await holders(self._client, [keys[number] for number in ready])
+        moved, others = list[int](), False
+        for number in ready:
+            places = frozenset(where.get(keys[number], ()))
+            before = self._places.get(number, frozenset())
+            self._unknown.pop(number, None)
+            if not places:  # it was lost, and is computed again
+                self._unknown[number] = None
+            elif number in known:
+                others |= before.isdisjoint(places)
+            if places != before:
+                self._places[number] = places
+                moved.append(number)
+        if others and not self._unknown:
+            self._unknown.update(dict.fromkeys(self._places))
+        return any(where.values()), moved
+
+    def _is_computed(self, number: int) -> bool:
+        future = self._held[number][0] if number in self._held else self._kept.get(number)
+        return future is not None and bool(future.status == "finished")
+
+    def _splits_of(self, numbers: Iterable[int]) -> set[int]:
+        return {split for number in numbers for split in self._splits[number]}
+
+    def _most_of(self, split: int) -> frozenset[str]:
+        """Return the workers that have the most of a split's partitions; none if nobody has one."""
+        names = self._workers
+        counts = Counter(
+            names[address]
+            for number in self._numbers[split]
+            for address in self._places.get(number, ())
+            if address in names
+        )
+        most = max(counts.values(), default=0)
+        return frozenset(name for name, count in counts.items() if count == most)
+
+    def _availability(self) -> dict[int, bool]:
+        """Return whether the data of splits is there or will be, where that is new."""
+        computed = self._held.keys() | self._failed
+        changed, self._computed = computed ^ self._computed, computed
+        return {
+            split: all(each in computed or each in self._kept for each in self._numbers[split])
+            for split in self._splits_of(changed)
+        }
 
     async def _compute(self, workers: frozenset[str]) -> None:
         """Have Dask compute what is needed now, and let go of all else.
@@ -308,13 +423,17 @@ class PartitionFeed:
             if number not in needed or stuck or failed:
                 future.release()
                 del self._held[number]
-        new = [n for n in needed if n not in self._held.keys() | self._failed | self._kept]
+                self._places.pop(number, None)
+                self._unknown.pop(number, None)
+        there = self._held.keys() | self._failed
+        new = [n for n in needed if n not in there and n not in self._kept]
         if new and workers:
             await asyncio.sleep(0)  # Dask hears first of what was released
             parts = [self._source.partitions[number] for number in new]
             where: dict[str, Any] = {"workers": sorted(workers), "allow_other_workers": False}
             futures = await offload(partial(self._client.compute, parts, **where))
             self._held |= {n: (each, workers) for n, each in zip(new, futures, strict=True)}
+            self._unknown.update(dict.fromkeys(new))
 
     def _needed(self, ahead: int) -> dict[int, None]:
         """Return the partitions that are read or used now, and those of the next splits."""
@@ -322,16 +441,15 @@ class PartitionFeed:
         return dict.fromkeys(number for split in splits for number in self._numbers[split])
 
 
-def _most(names: Sequence[set[str]]) -> frozenset[str]:
-    """Return the workers that have the most of some partitions; none if nobody has one."""
-    counts = Counter(name for each in names for name in each)
-    return frozenset(name for name, count in counts.items() if count == max(counts.values()))
+def _is_kept(part: _Part) -> bool:
+    return isinstance(part, Future)
 
 
 async def _run(feed: weakref.ref[PartitionFeed], asked: asyncio.Event) -> None:
     while (found := feed()) is not None:
+        more = False
         try:
-            await found._tend()
+            more = await found._look()
         except OSError as error:  # the scheduler cannot be reached at the moment
             logger.debug("where partitions are is not known: %s", error)
         except AttributeError:  # the client was closed
@@ -339,6 +457,8 @@ async def _run(feed: weakref.ref[PartitionFeed], asked: asyncio.Event) -> None:
         except Exception as error:  # of a graph, which the user has made
             logger.warning("from_dask: partitions cannot be computed: %s", error_text(error))
         del found
+        if more:
+            continue
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LOOK):
                 await asked.wait()

@@ -42,18 +42,19 @@ class LeaseRegistry:
         # Closures that have failed or were cancelled, as long as a worker may run them.
         self._over: WeakValueDictionary[int, Execution] = WeakValueDictionary()
         self._numbers = itertools.count(1)
-        self._present: dict[Hashable, str] = {}  # workers' names by their sessions
-        self._watching: dict[int, Callable[[], object]] = {}  # by epoch
+        self._sessions: dict[Hashable, str] = {}  # workers' names by their sessions
+        self._present: frozenset[str] = frozenset()  # these names, made anew when they change
+        self._watching: dict[int, Callable[[int | None], object]] = {}  # by epoch
 
     def enter(self, holder: Hashable, worker: str) -> None:
         """Note that a worker's session has begun."""
         with self._lock:
-            self._present[holder] = worker
+            self._sessions[holder] = worker
+            self._present = frozenset(self._sessions.values())
 
-    def present(self) -> set[str]:
-        """Return the names of the workers that are there; cheap."""
-        with self._lock:
-            return set(self._present.values())
+    def present(self) -> frozenset[str]:
+        """Return the names of the workers that are there: the same object until others are."""
+        return self._present
 
     def open(
         self,
@@ -85,12 +86,18 @@ class LeaseRegistry:
         self._epochs.pop(epoch, None)  # atomic: the lock may be this very thread's
         self._watching.pop(epoch, None)
 
-    def watch(self, epoch: int, asked: Callable[[], object]) -> None:
-        """Have a function called each time that a worker asks for a lease; on the event loop."""
+    def watch(self, epoch: int, asked: Callable[[int | None], object]) -> None:
+        """Have a function called on the event loop each time that a worker has asked for a lease.
+
+        It takes the split that was leased; None if none was.
+        """
         self._watching[epoch] = asked
 
     def place(
-        self, epoch: int, holders: Mapping[int, Set[str]], there: Set[int] | None = None
+        self,
+        epoch: int,
+        holders: Mapping[int, Set[str]],
+        there: Mapping[int, bool] = MappingProxyType({}),
     ) -> None:
         """Note where the data of an epoch's splits is: see `EpochLeases.place`."""
         if (leases := self._epochs.get(epoch)) is not None:
@@ -126,8 +133,7 @@ class LeaseRegistry:
     def suits(self, epoch: int, worker: str, slot: int | None = None) -> bool:
         """Return whether closures that read an epoch, or a slot, should go to a worker; cheap."""
         with self._lock:
-            present = set(self._present.values())
-            return self._epochs[epoch].suits(worker, present, slot)
+            return self._epochs[epoch].suits(worker, self._present, slot)
 
     def lease(self, holder: Hashable, asked: messages.AskLease) -> messages.Lease | None:
         """Lease a part of an epoch to a worker's session; None if there is nothing to read now."""
@@ -135,14 +141,14 @@ class LeaseRegistry:
             leases = self._epochs.get(asked.epoch)
             if leases is None or asked.closure in self._over:
                 return None
-            self._watching.get(asked.epoch, bool)()
-            worker = self._present.get(holder, "")
+            worker = self._sessions.get(holder, "")
             turn = None if asked.slot is None else Turn(asked.slot, asked.closure)
-            found = leases.lease(holder, worker, set(self._present.values()), turn)
+            found = leases.lease(holder, worker, self._present, turn)
+            self._watching.get(asked.epoch, bool)(None if found is None else found[1].split)
             if found is None:
                 return None
             number, part = found
-            owned = leases.owned(worker)
+            owned = leases.owned(holder, worker)
             return messages.Lease(number, part.split, part.state, part.count, owned)
 
     def begin(self, holder: Hashable, asked: messages.BeginLease) -> bool | str:
@@ -234,7 +240,8 @@ class LeaseRegistry:
     def leave(self, holder: Hashable) -> None:
         """Note that a worker's session is over; its leases stay, until `lose`."""
         with self._lock:
-            self._present.pop(holder, None)
+            self._sessions.pop(holder, None)
+            self._present = frozenset(self._sessions.values())
 
     def lose(self, holder: Hashable) -> None:
         """Note that all is known that a session's closures have used, which is over."""

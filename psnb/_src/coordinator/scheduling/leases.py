@@ -15,18 +15,22 @@ epoch is over when all splits are.
 After the data service of TensorFlow (``tf.data.service``, dynamic sharding), which hands out splits
 too, but at most once: what a dead worker had begun is not visited again.
 
+Nothing that is asked for each lease goes through all splits: there are tens of thousands, and the
+notebook's event loop answers.
+
 Thread-safe: the coordinator's event loop writes, any thread reads `progress`.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from psnb._src.coordinator.scheduling.free_parts import FreeParts, SplitRange
 from psnb._src.data.nodes.partitions import KnownPartitions
 from psnb._src.protocol import messages
 from psnb._src.utils.interrupts import Lock
@@ -38,25 +42,6 @@ VERSION = 2
 
 HELD_SECONDS = 0.5
 """Seconds for which a split waits for a worker that has its data and reads nothing yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class SplitRange:
-    """A part of a split that is to be read.
-
-    Attributes
-    ----------
-    split : int
-        Which split.
-    state : object
-        Where to begin: what the split's iterator returned as its state; None for the beginning.
-    count : int or None
-        How many elements; None for all up to the split's end.
-    """
-
-    split: int
-    state: Any = None
-    count: int | None = None
 
 
 class Turn(NamedTuple):
@@ -110,12 +95,6 @@ class _OpenLease:
         return None if self.range_.count is None else self.range_.count - self.at
 
 
-@dataclass
-class _SplitLeases:
-    open: int = 1  # parts, leases and ranges that are not done
-    begun: bool = False
-
-
 class EpochLeases:
     """The leases of one epoch.
 
@@ -155,13 +134,25 @@ class EpochLeases:
         if state is not None:
             ranges, visits, self._partitions = _checked(splits, state, dataset)
         self._dataset = dict(dataset)
-        self._free = deque(ranges)
         self._owners = dict(owners or {})
-        self._splits = [_SplitLeases(open=0, begun=state is not None) for _ in range(splits)]
-        for range_ in ranges:
-            self._splits[range_.split].open += 1
-            self._splits[range_.split].begun = range_ != SplitRange(range_.split)
+        self._owned: dict[str, list[int]] = {}  # by owner, also what it has owned before
+        for split, owner in self._owners.items():
+            self._owned.setdefault(owner, []).append(split)
+        self._told: dict[Hashable, int] = {}  # how many of these each holder has heard of
+        self._holders: dict[int, Set[str]] = {}
+        self._away: set[int] = set()  # splits whose data is not there
+        self._present: Collection[str] = ()
+        self._absent: set[str] = set()  # workers that may have free parts, and are not present
+        self._splits = splits
+        # By split: free parts, leases and closures' ranges. Those that are done are not here.
+        self._open: Counter[int] = Counter(range_.split for range_ in ranges)
+        self._overdone = False  # a fault: some split has less than none
+        begun = {range_.split for range_ in ranges if range_ != SplitRange(range_.split)}
+        self._untouched = self._open.keys() - begun
+        self._free = FreeParts({split: self._lists_of(split) for split in range(splits)})
+        self._free.add_first(ranges)
         self._leases: dict[int, _OpenLease] = {}
+        self._reading: Counter[str] = Counter()  # open leases by worker
         # What open closures have taken; the leases of what earlier attempts at them had taken, and
         # their numbers by closure.
         self._closures: dict[int, list[SplitRange]] = {}
@@ -169,26 +160,29 @@ class EpochLeases:
         self._again_of: dict[int, list[int]] = {}
         self._number = 0
         self._visits = visits
-        self._holders: Mapping[int, Set[str]] = {}
-        self._there: Set[int] | None = None
         self._clock, self._begun = clock, clock()
         self._latest: dict[str, float] = {}  # when each worker leased something
 
-    def place(self, holders: Mapping[int, Set[str]], there: Set[int] | None = None) -> None:
+    def place(
+        self, holders: Mapping[int, Set[str]], there: Mapping[int, bool] = MappingProxyType({})
+    ) -> None:
         """Note which workers have the data of splits, by their names: these lease them first.
 
         Another worker leases such a split only while its holders are busy: they read another one,
-        or have leased nothing for `HELD_SECONDS`.
+        or have leased nothing for `HELD_SECONDS`. What was noted of other splits stays.
 
         Parameters
         ----------
         holders : mapping of int to set of str
             By split; one whose data no worker has is for any of them.
-        there : set of int, optional
-            The splits whose data is there or will be: no other is leased. None: all.
+        there : mapping of int to bool
+            Whether the data of splits is there or will be: no other is leased. At first all is.
         """
         with self._lock:
-            self._holders, self._there = holders, there
+            self._holders.update(holders)
+            self._away.difference_update(split for split, found in there.items() if found)
+            self._away.update(split for split, found in there.items() if not found)
+            self._put_in_lists({*holders, *there})
 
     def needed(self, ahead: int) -> list[int]:
         """Return the splits that are read or used now, and those of the next free parts."""
@@ -196,7 +190,11 @@ class EpochLeases:
             leases = (*self._leases.values(), *self._again.values())
             now = [lease.range_.split for lease in leases]
             used = [each.split for ranges in self._closures.values() for each in ranges]
-            free = list(dict.fromkeys(each.split for each in self._free))[:ahead]
+            free: dict[int, None] = {}
+            for each in self._free:
+                if len(free) == ahead:
+                    break
+                free[each.split] = None
             return list(dict.fromkeys((*now, *used, *free)))
 
     def lease(
@@ -219,7 +217,7 @@ class EpochLeases:
         worker : str
             The worker's name, as in ``owners``.
         present : collection of str
-            The names of the workers that are there.
+            The names of the workers that are there: the same object until others are.
         turn : Turn, optional
             Which closure asks, if the epoch has an order.
         """
@@ -227,10 +225,14 @@ class EpochLeases:
             range_ = self._first_for(worker, present)
             return None if range_ is None else self._hold(range_, holder, worker, present)
 
-    def owned(self, worker: str) -> list[int]:
-        """Return the splits that a worker owns."""
+    def owned(self, holder: Hashable, worker: str) -> list[int]:
+        """Return the splits that a worker owns; each holder hears of each of them once."""
         with self._lock:
-            return [split for split, owner in self._owners.items() if owner == worker]
+            owned = self._owned.get(worker)
+            if owned is None:
+                return []
+            new, self._told[holder] = owned[self._told.get(holder, 0) :], len(owned)
+            return sorted(each for each in new if self._owners[each] == worker)
 
     def unread(self) -> bool:
         """Return whether there are elements that no closure has taken."""
@@ -244,7 +246,7 @@ class EpochLeases:
         ``slot`` is that of the closure, if the epoch has an order.
         """
         with self._lock:
-            if any(lease.worker == worker for lease in self._leases.values()):
+            if self._reading[worker]:
                 return True
             return not (self._free or self._leases) or self._first_for(worker, present) is not None
 
@@ -256,59 +258,74 @@ class EpochLeases:
         self, range_: SplitRange, holder: Hashable, worker: str, present: Collection[str]
     ) -> tuple[int, SplitRange]:
         self._free.remove(range_)
-        owner = self._owners.get(range_.split, worker)
-        if owner != worker:
-            lost = owner not in present
-            moved = {split for split, each in self._owners.items() if lost and each == owner}
-            self._owners |= dict.fromkeys({range_.split, *moved}, worker)
-        self._splits[range_.split].begun = True
+        if self._owners.get(range_.split, worker) != worker:
+            self._move(range_.split, worker, present)
+        self._untouched.discard(range_.split)
         self._latest[worker] = self._clock()
         number, self._number = self._number, self._number + 1
         self._leases[number] = _OpenLease(holder, worker, range_, range_.state)
+        self._reading[worker] += 1
         return number, range_
 
-    def _first_for(self, worker: str, present: Collection[str]) -> SplitRange | None:
-        if self._holders or self._there is not None:
-            return self._placed_for(worker, present)
-        lost = None
-        for range_ in self._free:
-            owner = self._owners.get(range_.split, worker)
-            if owner == worker:
-                return range_
-            if lost is None and owner not in present:
-                lost = range_
-        return lost
+    def _move(self, split: int, worker: str, present: Collection[str]) -> None:
+        """Have a worker own a split of another one, and all of that one's if it is lost."""
+        owner, moved = self._owners[split], [split]
+        if owner not in present:
+            moved = [each for each in self._owned.pop(owner) if self._owners[each] == owner]
+        self._owners.update(dict.fromkeys(moved, worker))
+        self._owned.setdefault(worker, []).extend(moved)
+        self._put_in_lists(moved)
 
-    def _placed_for(self, worker: str, present: Collection[str]) -> SplitRange | None:
-        """Return the next part for a worker, by where the data of splits is: see `place`."""
-        nobodys, others = None, []
-        for range_ in self._free:
-            if self._there is not None and range_.split not in self._there:
-                continue
-            here = self._here(range_, present)
-            if worker in here:
-                return range_
-            if here:
-                others.append((min(here), range_))
-            elif nobodys is None:
-                nobodys = range_
-        if nobodys is not None:
-            return nobodys
-        # The last of the worker that has most: what it comes to last.
-        left = Counter(holder for holder, _ in others)
-        busy = [(left[holder], holder) for holder in left if self._busy(holder)]
-        if not busy:
+    def _put_in_lists(self, splits: Iterable[int]) -> None:
+        lists = {split: self._lists_of(split) for split in splits}
+        self._free.put_in(lists)
+        self._note_absent(lists)
+
+    def _lists_of(self, split: int) -> tuple[Hashable, ...]:
+        """Return in which lists of free parts those of a split are: its workers', or nobody's."""
+        if split in self._away:
+            return ()
+        if split in self._owners:
+            return (self._owners[split],)
+        return tuple(self._holders.get(split, ())) or (None,)
+
+    def _first_for(self, worker: str, present: Collection[str]) -> SplitRange | None:
+        if present is not self._present:
+            self._present = present
+            self._absent = {n for n in self._free.names() if isinstance(n, str)}.difference(present)
+        found = self._free.first(worker) or self._free.first(None)
+        if found is not None:
+            return found
+        for absent in sorted(self._absent):
+            for range_ in self._free.of(absent):
+                if not self._here(range_, present):
+                    return range_
+        if self._owners:
             return None
-        _, holder = max(busy)
-        return [range_ for other, range_ in others if other == holder][-1]
+        # The last of the worker that has most: what it comes to last.
+        names = [each for each in self._free.names() if isinstance(each, str)]
+        busy = [(self._free.count(each), each) for each in names if self._busy(each)]
+        return self._free.last(max(busy)[1]) if busy else None
 
     def _here(self, range_: SplitRange, present: Collection[str]) -> set[str]:
         return set(self._holders.get(range_.split, ())).intersection(present)
 
     def _busy(self, worker: str) -> bool:
-        if any(lease.worker == worker for lease in self._leases.values()):
+        if self._reading[worker]:
             return True
         return self._clock() - self._latest.get(worker, self._begun) > HELD_SECONDS
+
+    def _note_absent(self, splits: Iterable[int]) -> None:
+        """Note which workers have parts of splits, which are free now, and are not present."""
+        names = {name for split in splits for name in self._lists_of(split)}
+        self._absent.update(n for n in names if isinstance(n, str) and n not in self._present)
+
+    def _count(self, split: int, change: int) -> None:
+        """Count free parts, leases and closures' ranges of a split."""
+        self._open[split] += change
+        self._overdone |= self._open[split] < 0
+        if not self._open[split]:
+            del self._open[split]
 
     def begin(
         self, holder: Hashable, number: int, state: Any, partitions: Iterable[list[Any]] = ()
@@ -350,18 +367,20 @@ class EpochLeases:
             lease = leases.get(taken.lease)
             if lease is None or lease.holder != holder:
                 return
-            split = self._splits[lease.range_.split]
+            split = lease.range_.split
             # If servers have said before that it is used, it is counted already.
             if taken.closure == messages.EFFECTIVE:
                 self._visits += taken.size - sum(_overlap(taken, each) for each in lease.used)
             elif taken.size and all(each.closure != taken.closure for each in lease.used):
                 range_ = SplitRange(lease.range_.split, lease.state, taken.size)
                 self._closures.setdefault(taken.closure, []).append(range_)
-                split.open += 1
+                self._count(split, 1)
             lease.at += taken.size
             if taken.ended or lease.left == 0:
+                if leases is self._leases:
+                    self._reading[lease.worker] -= 1
                 del leases[taken.lease]
-                split.open -= 1
+                self._count(split, -1)
             else:
                 lease.state = taken.after
 
@@ -398,9 +417,10 @@ class EpochLeases:
             ranges = self._closures.pop(closure, [])
             left = self._left_again(closure)
             for range_ in ranges if succeeded else ():
-                self._splits[range_.split].open -= 1
+                self._count(range_.split, -1)
                 self._visits += range_.count or 0
-            self._take_back(left if succeeded else ranges + left)
+            if back := left if succeeded else ranges + left:
+                self._take_back(back)
 
     def _left_again(self, closure: int) -> list[SplitRange]:
         """Close the leases that are a closure's alone; return what is not taken of them."""
@@ -416,23 +436,27 @@ class EpochLeases:
         Its closures keep what is theirs alone: they run again elsewhere, or end.
         """
         with self._lock:
+            self._told.pop(holder, None)
             for number, lease in list(self._leases.items()):
                 if lease.holder == holder:
                     self._close(number)
 
     def _take_back(self, ranges: list[SplitRange]) -> None:
         """Have ranges that a closure has not used leased again."""
-        self._free.extend(ranges)
+        self._free.add_last(ranges)
+        self._note_absent(each.split for each in ranges)
 
     def _close(self, number: int) -> None:
         """Have what is left of a lease leased again, before all others."""
-        left = self._closed(self._leases.pop(number))
-        self._free.extendleft(reversed(left))
+        lease = self._leases.pop(number)
+        self._reading[lease.worker] -= 1
+        self._free.add_first(self._closed(lease))
+        self._note_absent([lease.range_.split])
 
     def _closed(self, lease: _OpenLease) -> list[SplitRange]:
         """Return what is left of a lease that is closed, as parts of its split."""
         left = _left_of(lease)
-        self._splits[lease.range_.split].open += len(left) - 1
+        self._count(lease.range_.split, len(left) - 1)
         return left
 
     def state(self) -> dict[str, Any]:
@@ -458,11 +482,10 @@ class EpochLeases:
     def progress(self) -> Progress:
         """Return the progress of the epoch."""
         with self._lock:
-            done = sum(not split.open for split in self._splits)
-            left = sum(not split.begun for split in self._splits)
-            if any(split.open < 0 for split in self._splits):
+            if self._overdone:
                 raise InternalError("a split was done more often than it was begun")
-            return Progress(done, len(self._splits) - done - left, left, self._visits)
+            left, open_ = len(self._untouched), len(self._open)
+            return Progress(self._splits - open_, open_ - left, left, self._visits)
 
 
 def _left_of(lease: _OpenLease) -> list[SplitRange]:

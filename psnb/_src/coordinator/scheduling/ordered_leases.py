@@ -10,12 +10,13 @@ base.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Hashable, Mapping, Sequence, Set
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from psnb._src.coordinator.scheduling.leases import EpochLeases, SplitRange, Turn
+from psnb._src.coordinator.scheduling.free_parts import SplitRange
+from psnb._src.coordinator.scheduling.leases import EpochLeases, Turn
 
 
 class _LatestTurn(NamedTuple):
@@ -50,24 +51,24 @@ class OrderedLeases(EpochLeases):
         dataset: Mapping[str, Any] = MappingProxyType({}),
         order: Sequence[int] | None = None,
     ) -> None:
+        self._slots = slots
         super().__init__(splits, state, owners, dataset, order)
-        self._count = slots
+        self._sorted_of: Collection[str] = ()
+        self._sorted: list[str] = []  # the names of these workers
         self._turns: dict[int, _LatestTurn] = {}  # by slot
 
-    def place(self, holders: Mapping[int, Set[str]], there: Set[int] | None = None) -> None:
+    def place(
+        self, holders: Mapping[int, Set[str]], there: Mapping[int, bool] = MappingProxyType({})
+    ) -> None:
         """Note where data is; a slot's order stays: who reads what is not there waits for it."""
         super().place(holders)
 
     def needed(self, ahead: int) -> list[int]:
         """Return the splits that are read or used now, and the next of each slot."""
+        each = max(1, ahead // self._slots) if ahead else 0
         with self._lock:
-            free = [each.split for each in self._free]
-        count, each = self._count, max(1, ahead // self._count) if ahead else 0
-        first = [
-            split
-            for slot in range(count)
-            for split in itertools.islice((n for n in free if n % count == slot), each)
-        ]
+            slots = range(self._slots)
+            first = [part.split for slot in slots for part in islice(self._free.of(slot), each)]
         return list(dict.fromkeys((*super().needed(0), *first)))
 
     def lease(
@@ -118,14 +119,20 @@ class OrderedLeases(EpochLeases):
                 return worker == owner
             if range_ is not None and (here := self._here(range_, present)):
                 return worker in here
-            names = sorted(present)
+            if present is not self._sorted_of:
+                self._sorted_of, self._sorted = present, sorted(present)
+            names = self._sorted
             return not names or worker == names[slot % len(names)]
 
     def slots(self) -> list[int]:
         """Return the slots in which there is something to read, in order."""
         with self._lock:
-            open_ = [slot for slot in self._turns if self._open_in(slot) is not None]
-            return sorted({*open_, *(range_.split % self._count for range_ in self._free)})
+            open_ = {slot for slot in self._turns if self._open_in(slot) is not None}
+            return [n for n in range(self._slots) if n in open_ or self._free.count(n)]
+
+    def _lists_of(self, split: int) -> tuple[Hashable, ...]:
+        """Return in which lists of free parts those of a split are: its slot's, too."""
+        return (*super()._lists_of(split), split % self._slots)
 
     def _open_in(self, slot: int) -> int | None:
         latest = self._turns.get(slot)
@@ -136,10 +143,11 @@ class OrderedLeases(EpochLeases):
         if number is not None:
             lease = self._leases[number]
             return SplitRange(lease.range_.split, lease.state, lease.left)
-        return next((each for each in self._free if each.split % self._count == slot), None)
+        return self._free.first(slot)
 
     def _take_back(self, ranges: list[SplitRange]) -> None:
-        for slot in {range_.split % self._count for range_ in ranges}:
+        for slot in {range_.split % self._slots for range_ in ranges}:
             if (number := self._open_in(slot)) is not None:
                 self._close(number)
-        self._free.extendleft(reversed(ranges))
+        self._free.add_first(ranges)
+        self._note_absent(each.split for each in ranges)

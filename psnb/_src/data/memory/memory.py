@@ -185,11 +185,7 @@ class Memory:
         DatasetError
             As for `load`, or if the generation is over.
         """
-        self._check(generation)
-        with self._making:
-            missing = [each for each in numbers if not self._store.has(generation, each)]
-            if missing:
-                self._make(generation, layout, missing)
+        self.ensure(generation, layout, numbers)
         return self.survey(generation)
 
     def begin(self, generation: int, numbers: Iterable[int]) -> StoreContents:
@@ -280,6 +276,14 @@ class Memory:
         held = InMemoryPartitions(self, generation, layout, tuple(numbers), layout.fingerprint)
         return Dataset(held).ragged_batch(self._batch_size)
 
+    def ensure(self, generation: int, layout: ShufflePlan, numbers: Iterable[int]) -> None:
+        """Make partitions that are not here, as `make` does, without a look at all that are."""
+        self._check(generation)
+        with self._making:
+            missing = [each for each in numbers if not self._store.has(generation, each)]
+            if missing:
+                self._make(generation, layout, missing)
+
     def read(self, generation: int, layout: ShufflePlan, number: int) -> NumberedExamples | None:
         """Return a partition in order; None if it is empty.
 
@@ -289,7 +293,7 @@ class Memory:
             If the generation is over, a lost partition cannot be made again, or the plan exchanges
             slots that there are not.
         """
-        self.make(generation, layout, [number])
+        self.ensure(generation, layout, [number])
         found = self._store.read(generation, number, layout)
         if found is None or layout.exchange is None:
             return found
