@@ -198,7 +198,8 @@ def _is_pythons_own(child: psutil.Process) -> bool:
     """Whether it is a helper, of psnb or multiprocessing, which lives as long as this process."""
     command = " ".join(child.cmdline())
     # Those that were forked from it have the same command line.
-    forks_others = "forking import serve" in command and child.ppid() == os.getpid()
+    serves = "forking import serve" in command or "forkserver import main" in command
+    forks_others = serves and child.ppid() == os.getpid()
     return forks_others or "resource_tracker" in command
 
 

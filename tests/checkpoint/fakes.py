@@ -8,31 +8,44 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.client.handles import shards_of
+from psnb._src.client.dense_shards import DenseShard, DenseShards
 from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.tables.operations import OnTables, PutSegment
-from tests.checkpoint.saved import InHand, in_hand
-from tests.client.in_process import InProcess, variable
+from psnb._src.server.tables.operations import OnTables, PutSegment, TableOperation
+from tests.checkpoint.saved import InHand
+
+HALF = 50
+SIZE = 2 * HALF
 
 
-class Servers(InProcess):
-    """Servers that read no files, and call a function before they load something."""
+class Servers:
+    """Servers with one variable, who read no files and call a function before they load something.
+
+    Without those of `tests.client.in_process`: processes that save by the dozen import this.
+    """
 
     def __init__(self) -> None:
-        super().__init__(2)
+        self.values = np.zeros(SIZE)
         self.when_loaded: Callable[[], object] = lambda: None
 
     def server_of(self, to: ShardId) -> None:
-        """Return None: nobody reads for them, as processes that are forked have no threads."""
+        """Return None: nobody reads for them."""
 
-    def attempt(
-        self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
-    ) -> list[Any]:
-        changes = [each.operation for each in requests]
-        if any(isinstance(e, OnTables) and isinstance(e.operation, PutSegment) for e in changes):
+    def call(self, requests: Sequence[Request]) -> list[None]:
+        return self.attempt(requests)
+
+    def attempt(self, requests: Sequence[Request]) -> list[None]:
+        for each in requests:
+            if isinstance(each.operation, OnTables):
+                self._run(each.to.number, each.operation.operation)  # type: ignore[union-attr]
+        return [None for _ in requests]
+
+    def _run(self, shard: int, operation: TableOperation) -> None:
+        if isinstance(operation, PutSegment):
             self.when_loaded()
-        return super().attempt(requests, seen)
+            start = shard * HALF + int(operation.segment["start"][0])
+            part = operation.segment["values"]
+            self.values[start : start + part.size] = part
 
 
 class Parameter:
@@ -40,18 +53,23 @@ class Parameter:
 
     def __init__(self, name: str) -> None:
         self.servers = Servers()
-        self._variable = variable(np.zeros(100), 2, transport=self.servers, name=name)
-        self.shards = shards_of(self._variable)
+        placed = [DenseShard(ShardId("s", i), name, i * HALF, (i + 1) * HALF) for i in range(2)]
+        client: Any = self.servers
+        self.shards = DenseShards(name, (SIZE,), np.dtype(np.float64), None, placed, client)
         self.when_saved: Callable[[], object] = lambda: None
 
     @property
     def value(self) -> int:
-        (found,) = np.unique(self._variable.read()).tolist()
+        (found,) = {*self.servers.values.tolist()}
         return int(found)
 
     @value.setter
     def value(self, value: int) -> None:
-        self._variable.assign(np.full(100, float(value)))
+        self.servers.values[:] = value
+
+    def states(self) -> list[dict[str, np.ndarray]]:
+        parts = self.servers.values.copy().reshape(2, HALF)
+        return [{"values": part, "step": np.array([0])} for part in parts]
 
 
 class Strategy:
@@ -77,7 +95,7 @@ class Strategy:
                 each.when_saved()
 
         self.when_taken()
-        taken = [in_hand(name, each.shards) for name, each in self.made.items()]
+        taken = [(n, p.shards.describe(), None, p.states()) for n, p in self.made.items()]
         self.taken.append(InHand(taken, meanwhile))
         return self.taken[-1]
 

@@ -66,10 +66,8 @@ def save_until_killed_at(step: int, folder: Path, stamp: int, end: Connection) -
         if event in watched and next(steps) == step:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    strategy = Strategy()
-    strategy.snapshots()  # so that all is imported
     sys.addaudithook(count)
-    end.send(save((strategy, FolderManager(strategy, folder, KEEP)), stamp).name)
+    end.send(save(managed(folder), stamp).name)
 
 
 def save_on(folder: Path, first: int, end: Connection) -> None:

@@ -37,6 +37,7 @@ class Worker:
 
     def __init__(self, target: Callable[..., None], *args: Any) -> None:
         context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tests.checkpoint.sharing"])
         self.reports, end = context.Pipe(duplex=False)
         self.process = context.Process(target=target, args=(*args, end))
         self.process.start()
