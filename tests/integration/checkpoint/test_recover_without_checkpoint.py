@@ -183,7 +183,7 @@ def test_after_an_interrupt_the_values_are_needed_still(
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"frist": np.zeros(4)}, "no variable is called 'frist'"),
+        ({"frist": np.zeros(4)}, "no variable 'frist'"),
         ({"users": np.zeros((20, 2))}, "'users' is an embedding, whose rows begin by"),
         ({"first": np.zeros(3)}, r"variable 'first': expected shape \(4,\), found \(3,\)"),
         ("yes", "initialize must be True"),
