@@ -42,6 +42,12 @@ class PsnbError(Exception):
         # Names of files, functions and parameters may be a stranger's.
         return _printable(super().__str__())
 
+    def __reduce__(self) -> str | tuple[object, ...]:
+        # Of their own, though it is that of all exceptions: Dask has tblib pickle those that are
+        # imported before it, which makes errors without one again by a ``__new__`` that refuses
+        # `ServerMemoryError`.
+        return super().__reduce__()
+
     def _render_traceback_(self) -> list[str]:
         # IPython asks for this; psnb's own frames are left out.
         from psnb._src.utils.tracebacks import render

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import copyreg
 import dataclasses
+import pickle
 import threading
 from typing import Any
 
 import numpy as np
 import pytest
+from tblib import pickling_support
 
 from psnb import errors
 from psnb._src.protocol.errors import pack_error, packed_text, unpack_error
@@ -238,6 +241,17 @@ def test_the_arguments_of_a_call_are_shortened() -> None:
     assert text.startswith("1, array([")
     assert "name='xxx" in text
     assert len(text) <= 300
+
+
+@pytest.mark.parametrize("error", [e for e in vars(errors).values() if isinstance(e, type)])
+def test_every_error_of_psnb_survives_pickling_by_tblib(
+    error: type[errors.PsnbError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Dask has it pickle the exceptions that are imported before Dask is.
+    monkeypatch.setitem(copyreg.dispatch_table, error, pickling_support.pickle_exception)
+    back = pickle.loads(pickle.dumps(error("what, where, what to do")))
+    assert type(back) is error
+    assert back.args == ("what, where, what to do",)
 
 
 @pytest.mark.parametrize("error", [e for e in vars(errors).values() if isinstance(e, type)])
