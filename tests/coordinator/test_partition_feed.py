@@ -120,7 +120,12 @@ def test_partitions_of_a_worker_that_has_gone_are_asked_about_again_and_no_other
         cluster.where[number] = cluster.where[1]  # computed again there
     del cluster.workers[gone]
     cluster.leases.leave("w0")
-    wait_until(lambda: cluster.lease("w3") is not None and not cluster.feed._unknown, "all known")
+
+    def all_known() -> bool:
+        cluster.lease("w3")  # so that it looks
+        return cluster.feed._places[lost[-1]] == {cluster.where[1]} and not cluster.feed._unknown
+
+    wait_until(all_known, "all were asked about again")
     assert sum(cluster.asked) - asked <= len(lost) + cluster._step
     assert max(cluster.asked) <= 2 * dask_source._AT_ONCE
     assert cluster.lease("w1") == 0
@@ -133,7 +138,9 @@ def test_a_lease_that_shows_a_partition_elsewhere_has_all_others_asked_about(
     cluster.where[:] = reversed(cluster.where)  # as `client.rebalance` may have it
     assert cluster.lease("w0") == 0
     wait_until(lambda: sum(cluster.asked) >= 2 * len(cluster.where), "all were asked about again")
-    wait_until(lambda: not cluster.feed._unknown, "all are known")
+    last = len(cluster.where) - 1
+    moved = lambda: cluster.feed._places[last] == {cluster.where[last]}  # noqa: E731
+    wait_until(lambda: moved() and not cluster.feed._unknown, "all are known")
     assert [cluster.lease(each) for each in WORKERS] == [3, 2, 1, 4]
 
 
