@@ -28,6 +28,7 @@ class FakeClient:
     def __init__(self) -> None:
         self.messages: list[list[str]] = []
         self.times: list[float] = []
+        self.status = "running"
         self.answer: Callable[[list[Any]], Any] = lambda asked: [[name, ""] for name, _ in asked]
         self.scheduler = SimpleNamespace(address="tcp://a", **{QUESTIONS: self._take})
 
@@ -104,7 +105,7 @@ def test_an_error_of_one_is_raised_there_alone() -> None:
     asking(test)
 
 
-@pytest.mark.parametrize("answer", ["silence", "another scheduler", "closed"])
+@pytest.mark.parametrize("answer", ["silence", "another scheduler", "closed", "closing"])
 def test_without_an_answer_all_get_an_os_error_and_may_ask_again(
     monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
@@ -115,11 +116,17 @@ def test_without_an_answer_all_get_an_os_error_and_may_ask_again(
         async def silence(questions: list[Any]) -> None:
             await asyncio.Event().wait()
 
+        def pool_is_closed(questions: list[Any]) -> None:
+            raise RuntimeError("ConnectionPool is closed")
+
         before = client.scheduler
         if answer == "closed":
             client.scheduler = None  # type: ignore[assignment]
         elif answer == "silence":
             client.scheduler = SimpleNamespace(address="tcp://a", **{QUESTIONS: silence})
+        elif answer == "closing":
+            client.status = "closing"
+            client.answer = pool_is_closed
         else:
             client.answer = lambda asked: None
         failed = await asyncio.gather(asker.ask("a"), asker.ask("b"), return_exceptions=True)
