@@ -191,6 +191,7 @@ threading.Thread(target=threading.Event().wait, daemon=True).start()
 """
 
 
+@pytest.mark.second_tier  # fourteen seconds
 def test_no_process_is_forked_beside_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -24,17 +24,16 @@ from psnb._src.transport.questions import next_beat
 from psnb._src.utils.loops import LoopErrors
 from psnb.errors import SchedulerLostError
 
-_INTERVAL = 1.0
-"""Seconds between two looks at a connection that is there."""
-
 _POLL_INTERVAL = 0.25
+"""Seconds between two looks: within a second, Dask may be connected with another scheduler."""
+
 _GRACE = 1.0
 """Seconds that Dask gets to connect again."""
 
 _ANSWER_TIMEOUT = 10.0
 
 
-async def scheduler_ends(client: Client, interval: float = _INTERVAL) -> None:
+async def scheduler_ends(client: Client, interval: float = _POLL_INTERVAL) -> None:
     """Wait for the end of a client's scheduler; returns if the client is closed.
 
     Parameters
@@ -42,7 +41,7 @@ async def scheduler_ends(client: Client, interval: float = _INTERVAL) -> None:
     client : distributed.Client
         The client.
     interval : float
-        Seconds between two looks; fewer while there is no connection.
+        Seconds between two looks.
 
     Raises
     ------
@@ -63,7 +62,7 @@ async def scheduler_ends(client: Client, interval: float = _INTERVAL) -> None:
                 if known and found not in ("", known):
                     raise scheduler_lost(address)
                 known = known or found
-        await next_beat(interval if since is None else min(interval, _POLL_INTERVAL))
+        await next_beat(interval)
 
 
 async def check_scheduler(client: Client) -> None:
