@@ -20,6 +20,7 @@ import psnb
 from psnb._src.checkpoint import following, shards
 from psnb._src.checkpoint.saved_table import SavedTable
 from psnb._src.models.export.tables import StoredTable
+from psnb._src.server.tables import saved_files
 from psnb.errors import CheckpointError, ConfigurationError, ExportError
 from tests.checkpoint.saved import forge
 from tests.checkpoint.test_deltas import IDS as OLD_IDS
@@ -117,13 +118,13 @@ def test_rows_that_vanish_start_over(run: Run, tmp_path: Path) -> None:
 def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list to which the files are added that are read."""
     found: list[str] = []
-    read = shards.checksum
+    read = saved_files.checksum
 
-    def noting(path: Path) -> str:
+    def noting(path: Path, *on_read: Any) -> str:
         found.append(path.name)
-        return read(path)
+        return read(path, *on_read)
 
-    monkeypatch.setattr(shards, "checksum", noting)
+    monkeypatch.setattr(saved_files, "checksum", noting)
     return found
 
 
