@@ -12,7 +12,6 @@ import pytest
 from safetensors.numpy import save
 
 from psnb._src.placement.layout import ShardPlacement
-from psnb._src.server.file_work import TICKS
 from psnb._src.server.messages import Done, Failed, PendingReply, ServerAnswer
 from psnb._src.server.operations import (
     AskFileWork,
@@ -26,6 +25,7 @@ from psnb._src.server.operations import (
     PutSaved,
     SavedFiles,
 )
+from psnb._src.server.reading import FileChecking
 from psnb._src.server.server import Host
 from psnb._src.server.tables.checks import ExpectedRows
 from psnb._src.server.tables.initializers import Constant
@@ -133,10 +133,10 @@ def test_what_is_in_a_file_is_checked_too(server: Server, file: Path) -> None:
 
 def test_a_restore_that_nobody_asks_for_is_forgotten(server: Server, file: Path) -> None:
     server.check(str(file), checksum(file), None)
-    for _ in range(TICKS - 1):
+    for _ in range(FileChecking.ticks - 1):
         server.host.tick()
     server.put(str(file))  # counts as a question
-    for _ in range(TICKS):
+    for _ in range(FileChecking.ticks):
         server.host.tick()
     with pytest.raises(Exception, match="has not checked what it is to read"):
         server.put(str(file))

@@ -229,7 +229,7 @@ def test_a_writing_that_is_not_asked_for_ends_after_minutes(tmp_path: Path, minu
     on_host.wait()
     for _ in range(minutes):
         on_host.host.tick()
-    if minutes < file_work.TICKS:
+    if minutes < file_work.FileWork.ticks:
         on_host.wait()
         on_host.ask(EndFileWork(on_host.folder))
     with pytest.raises(CheckpointError, match=r"a does not work on .* any more"):

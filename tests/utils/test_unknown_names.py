@@ -21,7 +21,7 @@ def test_near_names_are_said_else_all() -> None:
 
 
 def test_a_dict_says_what_it_has() -> None:
-    found = pickle.loads(pickle.dumps(Named("metric", {"loss": 1})))
+    found = pickle.loads(pickle.dumps(Named({"loss": 1}, "metric")))
     assert found == {"loss": 1}
     with pytest.raises(KeyError, match="auc") as error:
         found["auc"]
@@ -41,3 +41,8 @@ def test_a_plot_of_a_name_alone_is_of_that_metric() -> None:
     assert len(plot(history, "loss").axes) == 1
     with pytest.raises(ConfigurationError, match="no metric 'los': did you mean 'loss'"):
         plot(history, "los")
+
+
+def test_another_is_made_of_its_class_as_of_a_dict() -> None:
+    # Libraries do so with batches.
+    assert type(Named({"x": 1}, "feature"))([("x", 2)]) == {"x": 2}

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from psnb._src.client.sparse_shards import SparseShards
 
 _TOUCHED = 30.0
-"""Seconds after which servers are told again that the notebook is there."""
+"""Seconds between two messages that show the servers that the notebook is there."""
 
 _Shard = tuple[str, int]
 _Server = tuple[ServerClient, ServerAddress]

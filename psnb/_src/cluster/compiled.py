@@ -21,7 +21,7 @@ def load_compiled() -> None:
                 if getattr(each, "__module__", None) == name and hasattr(
                     getattr(each, "_cache", None), "_cache_file"
                 ):
-                    with suppress(Exception):  # the first call is told
+                    with suppress(Exception):  # the first call raises it
                         _load(each)
 
 

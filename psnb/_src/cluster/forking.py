@@ -266,7 +266,7 @@ def fork_server(environment: Mapping[str, str], with_libraries: bool = False) ->
 def begin_fork_server() -> None:
     """Have the fork server import what it needs while this process begins to start a cluster."""
     if FORKS:
-        with suppress(OSError):  # who asks for a process is told
+        with suppress(OSError):  # the first process logs why
             expected = _DASKS
             if dask := sys.modules.get("dask"):  # else settings of users are not known yet
                 own = dask.config.get("distributed.nanny.pre-spawn-environ", {})
@@ -291,7 +291,7 @@ _received: list[int] = []  # in a forked process
 class _Popen(popen_fork.Popen):
     """A process that is forked by the fork server, as multiprocessing sees it.
 
-    The notebook is not its parent, and so is told its exit code by the fork server. That it has
+    The notebook is not its parent, and so gets its exit code from the fork server. That it has
     ended it sees itself: to take it for dead because the fork server is would start another one
     while it goes on.
     """
@@ -409,7 +409,7 @@ def serve(asking: int, libraries: Iterable[str]) -> None:
                     selector.unregister(messages)
                     continue
                 pid = -1
-                with suppress(OSError):  # who has asked is told, as its files are closed
+                with suppress(OSError):  # the asker sees its files closed
                     if not flags & socket.MSG_CTRUNC:
                         given, status, tracker, *files = descriptors
                         pid = os.fork()
@@ -433,7 +433,7 @@ def serve(asking: int, libraries: Iterable[str]) -> None:
 def _import_all(libraries: Iterable[str]) -> None:
     gc.disable()  # what is imported is no garbage: a tenth of the time
     for each in libraries:
-        with suppress(Exception):  # those who need it are told
+        with suppress(Exception):  # processes that need it raise it
             importlib.import_module(each)
     import_public("ParameterServerStrategy", "Embedding", "SGD")
     load_compiled()
@@ -443,7 +443,7 @@ def _import_all(libraries: Iterable[str]) -> None:
 
 def import_public(*names: str) -> None:
     """Import what public names of psnb stand for, and all that needs."""
-    with suppress(Exception):  # those who need it are told
+    with suppress(Exception):  # processes that need it raise it
         for each in names:
             getattr(importlib.import_module("psnb"), each)
 
@@ -457,7 +457,7 @@ def _threads_after_fork() -> int:
 
 
 def _write_number(file: int, number: int) -> None:
-    with suppress(BrokenPipeError):  # who has asked is gone
+    with suppress(BrokenPipeError):  # the asker is gone
         os.write(file, _NUMBER.pack(number))
 
 
@@ -471,7 +471,7 @@ def _run(given: int, tracker: int, files: list[int]) -> NoReturn:
     try:
         code = _begin(given, tracker, files)
         atexit._run_exitfuncs()
-    except BaseException:
+    except BaseException:  # of any kind: nothing above would show it
         traceback.print_exc()
     finally:
         util._flush_std_streams()  # type: ignore[attr-defined]

@@ -679,7 +679,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         records = self._core.records
         records.merged.draw(time.time(), period=0.0)  # with the very last examples
         history = records.history
-        return Named("metric", {name: history.series(name) for name in history.metrics()})
+        return Named({name: history.series(name) for name in history.metrics()}, "metric")
 
     def plot(self, metrics: str | Sequence[str] | None = None, *, log: bool = False) -> Figure:
         """Draw what closures reported, for papers; for a live view use `dashboard`.

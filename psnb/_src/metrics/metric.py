@@ -156,7 +156,7 @@ class MetricStates(Mapping[str, MetricState]):
     __slots__ = ("_states",)
 
     def __init__(self, states: Mapping[str, MetricState]) -> None:
-        self._states = Named("metric", states)
+        self._states = Named(states, "metric")
 
     def __getitem__(self, name: str) -> MetricState:
         return self._states[name]

@@ -15,7 +15,7 @@ ranges, and keeps each of the others, so its size is proportional to the work un
 coordinator tells all shards now and then which numbers are settled (`Resolver.report_settled`). A
 process that writes outside of closures numbers its writes in the same way, so a request without an
 answer can be sent again; its commits carry the settled numbers (`CommitNumbers`). If a shard is
-told again, late, or never, that changes none of its answers, only its size.
+informed again, late, or never, that changes none of its answers, only its size.
 
 The log also counts the updates of closures, from which the staleness of each is computed, and it
 keeps what closures pushed in a round that is not over yet.

@@ -10,9 +10,6 @@ from psnb._src.utils.standby import StandbyThreads
 from psnb._src.utils.threads import Answer
 from psnb.errors import CheckpointError
 
-TICKS = 2
-"""Minutes after which work ends that is not asked for: its notebook is gone."""
-
 
 class FileWork(ABC):
     """Work that one of some threads does.
@@ -25,7 +22,14 @@ class FileWork(ABC):
         What people call the server.
     threads : StandbyThreads
         One of them does it.
+
+    Attributes
+    ----------
+    ticks : int
+        Minutes after which it ends if it is not asked for: its notebook is gone.
     """
+
+    ticks = 2
 
     def __init__(self, server: str, threads: StandbyThreads) -> None:
         self._server, self._threads = server, threads
@@ -54,7 +58,7 @@ class FileWork(ABC):
     def tick(self) -> bool:
         """Count a minute; return whether it is still asked for."""
         self._ticks += 1
-        return self._ticks < TICKS
+        return self._ticks < self.ticks
 
     def stop(self) -> None:
         """End it. Idempotent."""

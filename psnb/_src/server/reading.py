@@ -80,6 +80,10 @@ class FileChecking(FileWork):
         By address, those that were checked.
     """
 
+    # Not soon: while others check what is larger, or the notebook reads a file itself, nothing is
+    # asked for. What stays behind a notebook that died are copies of files.
+    ticks = 60
+
     def __init__(self, server: str, threads: StandbyThreads) -> None:
         super().__init__(server, threads)
         self.shards: Sequence[ops.SavedFiles] = ()

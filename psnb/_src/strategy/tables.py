@@ -136,7 +136,7 @@ class TableFactory:
         """Return a read-only snapshot of the parameters that were made."""
         with self._lock:
             made = {name: each for name, each in self._parameters.items() if each is not None}
-        return MappingProxyType(Named("parameter", made))
+        return MappingProxyType(Named(made, "parameter"))
 
     def variable(
         self, name: str, value: np.ndarray, optimizer: Optimizer | None, nonfinite: NonFinite

@@ -197,13 +197,14 @@ class Named(dict[str, V]):
 
     Parameters
     ----------
-    what : str
-        What it has: ``"metric"``.
     named : mapping
         Its items.
+    what : str
+        What it has: ``"metric"``.
     """
 
-    def __init__(self, what: str, named: Mapping[str, V]) -> None:
+    # By a mapping alone, too: libraries make another one of a batch's class, as of any dict's.
+    def __init__(self, named: Mapping[str, V] | Iterable[tuple[str, V]], what: str = "key") -> None:
         super().__init__(named)
         self._what = what
 
@@ -213,4 +214,4 @@ class Named(dict[str, V]):
         raise error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._what, dict(self))
+        return type(self), (dict(self), self._what)

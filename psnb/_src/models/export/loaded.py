@@ -426,8 +426,8 @@ def load_model(path: str | os.PathLike[str]) -> LoadedModel:
         If its framework is not installed.
     """
     where, file = Path(path_text("psnb.load_model: path", path)).absolute(), MANIFEST
-    if not (where / file).exists():
-        found = "is a file" if where.is_file() else f"has no {file}" * where.exists()
+    if not os.path.lexists(where / file):
+        found = "is a file" if os.path.isfile(where) else f"has no {file}" * os.path.exists(where)
         raise ExportError(
             f"{str(where)!r} {found or 'is not there'}: a model is a folder that psnb.export "
             "wrote; checkpoints are read by psnb.checkpoint.load"

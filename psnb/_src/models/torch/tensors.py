@@ -89,7 +89,7 @@ def parts_of(value: Any) -> dict[Any, Any] | None:
 def rebuilt(value: Any, parts: dict[Any, Any]) -> Any:
     """Return the same structure of other parts; of a mapping, a dict that says what it has."""
     if isinstance(value, Mapping):
-        return Named("feature of the batch", parts)
+        return Named(parts, "feature of the batch")
     if hasattr(value, "_fields"):
         return type(value)(*parts.values())
     if isinstance(value, tuple | list):
