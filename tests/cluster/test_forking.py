@@ -191,7 +191,7 @@ threading.Thread(target=threading.Event().wait, daemon=True).start()
 """
 
 
-@pytest.mark.second_tier  # fourteen seconds
+@pytest.mark.second_tier("it takes 14 s, as two fork servers import all they need")
 def test_no_process_is_forked_beside_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
