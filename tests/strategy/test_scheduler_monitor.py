@@ -13,22 +13,19 @@ from psnb.errors import SchedulerLostError
 
 def reconnected(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
     """Run until a client that was connected to scheduler *a* is again, and then closed."""
-    connected, ids = iter([True, False, True, True]), iter(["a", found])
+    ids = iter(["a", "a", found, found])  # it is never seen that the connection is broken
     asked = 0
 
     def has_ended(_: object) -> bool:
         nonlocal asked
         asked += 1
-        return asked > 4
-
-    async def scheduler_identity(_: object) -> dict[str, str]:
-        return {"id": next(ids)}
+        return asked > 3
 
     for name, value in {
         "has_ended": has_ended,
-        "is_connected": lambda _: next(connected),
+        "is_connected": lambda _: True,
         "scheduler_address": lambda _: "tcp://host:1",
-        "scheduler_identity": scheduler_identity,
+        "scheduler_since": lambda _: (next(ids), 0.0),
     }.items():
         monkeypatch.setattr(scheduler_life, name, value)
     asyncio.run(scheduler_ends(None, interval=0.001))  # type: ignore[arg-type]

@@ -43,7 +43,8 @@ def test_an_array_begins_at_64_bytes(
 
 def test_rows_of_repeated_ids_begin_there() -> None:
     ids = Ids(np.zeros(1000, np.uint64), None)
-    found = [ids.spread(np.ones((1, 3), np.float32)) for _ in range(20)]
+    rows = np.ones((ids.asked.size, 3), np.float32)
+    found = [ids.spread(rows) for _ in range(20)]
     assert {rows.ctypes.data % 64 for rows in found} == {0}
 
 

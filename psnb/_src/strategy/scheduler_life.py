@@ -19,13 +19,16 @@ from psnb._src.dask_compat.reach import (
     is_connected,
     scheduler_address,
     scheduler_identity,
+    scheduler_since,
 )
 from psnb._src.transport.questions import next_beat
 from psnb._src.utils.loops import LoopErrors
 from psnb.errors import SchedulerLostError
 
+_INTERVAL = 1.0
+"""Seconds between two looks at a connection that is there."""
+
 _POLL_INTERVAL = 0.25
-"""Seconds between two looks: within a second, Dask may be connected with another scheduler."""
 
 _GRACE = 1.0
 """Seconds that Dask gets to connect again."""
@@ -33,7 +36,7 @@ _GRACE = 1.0
 _ANSWER_TIMEOUT = 10.0
 
 
-async def scheduler_ends(client: Client, interval: float = _POLL_INTERVAL) -> None:
+async def scheduler_ends(client: Client, interval: float = _INTERVAL) -> None:
     """Wait for the end of a client's scheduler; returns if the client is closed.
 
     Parameters
@@ -41,7 +44,7 @@ async def scheduler_ends(client: Client, interval: float = _POLL_INTERVAL) -> No
     client : distributed.Client
         The client.
     interval : float
-        Seconds between two looks.
+        Seconds between two looks; fewer while there is no connection.
 
     Raises
     ------
@@ -50,19 +53,17 @@ async def scheduler_ends(client: Client, interval: float = _POLL_INTERVAL) -> No
     """
     loop, address = asyncio.get_running_loop(), scheduler_address(client)
     errors = LoopErrors("Looking after the scheduler", SchedulerLostError)
-    known, since = "", None
+    # Dask asks for the id whenever it connects. (Asking for it here, whenever a look finds that the
+    # connection was broken, misses one that was broken between two looks, and an answer lost.)
+    known, since = scheduler_since(client)[0], None
     while not has_ended(client):
         with errors:
-            if not is_connected(client):
-                since = since or loop.time()
-                if loop.time() - since >= _GRACE and await listens(address) is False:
-                    raise scheduler_lost(address)
-            elif since is not None or not known:  # it is connected again
-                since, found = None, await _id(client)
-                if known and found not in ("", known):
-                    raise scheduler_lost(address)
-                known = known or found
-        await next_beat(interval)
+            if scheduler_since(client)[0] not in ("", known):
+                raise scheduler_lost(address)
+            since = None if is_connected(client) else since or loop.time()
+            if since and loop.time() - since >= _GRACE and await listens(address) is False:
+                raise scheduler_lost(address)
+        await next_beat(interval if since is None else min(interval, _POLL_INTERVAL))
 
 
 async def check_scheduler(client: Client) -> None:

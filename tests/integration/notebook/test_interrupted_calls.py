@@ -141,6 +141,7 @@ def test_pause_calls_back_what_was_sent_or_has_done_nothing(
     coordinator: psnb.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called_back: list[object] = []
+    assert coordinator.schedule(len, ("abc",)).fetch(DEADLINE) == 3  # there is a worker
     scheduler = coordinator_core(coordinator).queue._scheduler
     monkeypatch.setattr(scheduler, "_call_back", called_back.append)  # each worker
 
