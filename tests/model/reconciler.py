@@ -20,7 +20,7 @@ from psnb._src.server.operations import (
     OnShard,
 )
 from psnb._src.server.optimizers import SGD
-from psnb._src.strategy.recovery import held, hosted_anew, missing, still_lost
+from psnb._src.strategy.recovery import held, hosted_anew, missing, nowhere, still_lost
 from psnb.errors import PsnbError, ServerLostError, ServerUnresponsiveError
 from tests.model.world import Process, Server, World, manage, once
 
@@ -257,6 +257,7 @@ class Reconciler(Process):
         if not lost:
             return
         self._changing = True
+        self._publish(nowhere(self.layout, lost))
         layout = hosted_anew(self.layout, lost, usable)
         orders = []
         for address in usable:

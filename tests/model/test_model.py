@@ -36,6 +36,11 @@ def test_what_has_been_wrong_is_wrong_no_more(seed: int) -> None:
     episode(seed).run(STEPS)
 
 
+@pytest.mark.second_tier("tests/strategy/test_recovery.py has the rule")
+def test_a_shard_that_an_interrupted_recovery_has_hosted_is_not_taken_for_the_newest() -> None:
+    Episode(90218, mode="geo", replicas=0, careful=False).run(STEPS)
+
+
 HALVES = {
     "the end of a round did not move with its shard": (13, 1),
     "the end of a round came when another owner had closed the shards": (215, 0),

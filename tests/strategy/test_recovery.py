@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
-from psnb._src.strategy.recovery import hosted_anew, missing, still_lost, stuck
+from psnb._src.strategy.recovery import hosted_anew, missing, nowhere, still_lost, stuck
 
 A, B, C = (ServerAddress(f"tcp://{name}", name) for name in "abc")
 
@@ -39,11 +41,21 @@ def test_lost_ones_are_spread_over_those_that_have_least() -> None:
         ShardPlacement(B, (C,), syncing=A, leaving=(A,)),
         ShardPlacement(None),
     )
-    after = hosted_anew(before, [1, 2, 3], [A, B])
+    after = hosted_anew(nowhere(before, [1, 2, 3]), [1, 2, 3], [A, B])
     assert [placement.servers for placement in after.placements] == [(A,), (B,), (A,), (B,)]
-    old, new = before.placements[2], after.placements[2]
-    assert (new.version, new.term) == (old.version + 2, old.term + 2)
-    assert after.version == before.version + 1
+    assert after.version == before.version + 2
+
+
+@pytest.mark.parametrize("primary", [None, C])
+def test_what_is_hosted_is_newer_than_what_an_interrupted_try_hosted(
+    primary: ServerAddress | None,
+) -> None:
+    first = nowhere(layout(ShardPlacement(primary)), [0])
+    (hosted,) = hosted_anew(first, [0], [A]).placements
+    (again,) = hosted_anew(nowhere(first, [0]), [0], [B]).placements
+    assert (hosted.primary, again.primary) == (A, B)
+    assert again.version > hosted.version > first.placements[0].version
+    assert again.term > hosted.term > first.placements[0].term
 
 
 def test_a_server_that_was_killed_a_moment_ago_is_waited_for_though_it_did_not_answer() -> None:

@@ -84,6 +84,8 @@ async def recover_shards(
     usable = await _replaced(core, most, alive, unresponsive, restart_timeout)
     async with servers.changing:
         if lost := still_lost(lost, before, servers.layout):
+            # Published first: of what was hosted before an interruption, the next try is newer.
+            await servers.publish(nowhere(servers.layout, lost))
             layout = hosted_anew(servers.layout, lost, usable)
             given: dict[ServerAddress, dict[int, ShardPlacement]] = {}
             for index in lost:
@@ -200,17 +202,26 @@ def still_lost(lost: Sequence[int], before: Layout, now: Layout) -> list[int]:
     return [i for i in lost if now.placements[i].primary in (None, before.placements[i].primary)]
 
 
+def nowhere(layout: Layout, lost: Sequence[int]) -> Layout:
+    """Return the layout in which no server has these shards. Pure."""
+    placements = list(layout.placements)
+    for index in lost:
+        term, version = placements[index].term + 1, placements[index].version + 1
+        placements[index] = ShardPlacement(None, term=term, version=version)
+    return layout.with_placements(placements)
+
+
 def hosted_anew(layout: Layout, lost: Sequence[int], usable: Sequence[ServerAddress]) -> Layout:
-    """Return the layout in which lost shards are spread over some servers. Pure."""
+    """Return the layout in which shards that no server has are spread over some servers. Pure."""
     placements = list(layout.placements)
     load = dict.fromkeys(usable, 0)
-    for index, placement in enumerate(placements):
-        if index not in lost and placement.primary in load:
+    for placement in placements:
+        if placement.primary in load:
             load[placement.primary] += 1
     for index in lost:
         server = min(load, key=lambda each: load[each])
         load[server] += 1
-        placements[index] = placements[index].next(None).next(server)
+        placements[index] = placements[index].next(server)
     return layout.with_placements(placements)
 
 
