@@ -123,6 +123,8 @@ ARGUMENTS = [(owner, name) for owner, names in FOREIGN_ARGUMENTS.items() for nam
 def callables(owner: str) -> dict[str, Any]:
     """Return what users call of an owner in the table of arguments, by name."""
     thing = getattr(psnb, owner, None) or getattr(psnb.data, owner)
+    if owner == "Optimizer":
+        return {each.__name__: each for each in psnb.Optimizer.__subclasses__()[0].__subclasses__()}
     if not isinstance(thing, type):
         return {owner: thing}
     public = [name for name in dir(thing) if not name.startswith("_")]

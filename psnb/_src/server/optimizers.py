@@ -27,6 +27,7 @@ from psnb._src.server.schedules import (
     refusal,
     require_number,
 )
+from psnb._src.utils.foreign_names import explained_fields
 
 
 @njit(cache=True, nogil=True)
@@ -44,6 +45,7 @@ def _sgd_rows(places, offsets, rows, gradients, numbers):  # type: ignore[no-unt
                 values[row, j] -= rate * (gradients[i, j] + decay * values[row, j])
 
 
+@explained_fields("Optimizer")
 @dataclass(frozen=True)
 class SGD(KernelOptimizer):
     """Plain stochastic gradient descent: ``w -= learning_rate * g``."""
@@ -76,6 +78,7 @@ def _momentum_rows(places, offsets, rows, gradients, numbers, nesterov):  # type
                 values[row, j] -= rate * (gradient + momentum * moved if nesterov else moved)
 
 
+@explained_fields("Optimizer")
 @dataclass(frozen=True)
 class Momentum(KernelOptimizer):
     """Gradient descent with momentum (Polyak, 1964; Sutskever et al., ICML 2013, for Nesterov's).
@@ -150,6 +153,7 @@ def _adagrad_rows(places, offsets, rows, gradients, numbers):  # type: ignore[no
                 values[row, j] -= rate * gradient / root
 
 
+@explained_fields("Optimizer")
 @dataclass(frozen=True)
 class Adagrad(KernelOptimizer):
     """Adagrad (Duchi, Hazan, Singer, JMLR 12, 2011).
@@ -241,6 +245,7 @@ def _adam_rows(places, offsets, rows, gradients, numbers, amsgrad):  # type: ign
                 values[row, j] -= step + shrink * values[row, j]
 
 
+@explained_fields("Optimizer")
 @dataclass(frozen=True)
 class Adam(KernelOptimizer):
     """Adam (Kingma, Ba, ICLR 2015); with ``weight_decay`` AdamW (Loshchilov, Hutter, ICLR 2019).
@@ -349,6 +354,7 @@ def _rmsprop_rows(  # type: ignore[no-untyped-def]
                 values[row, j] -= step
 
 
+@explained_fields("Optimizer")
 @dataclass(frozen=True)
 class RMSProp(KernelOptimizer):
     """RMSProp (Tieleman, Hinton, 2012; centered: Graves, 2013), as in TensorFlow and Paddle.
@@ -443,6 +449,7 @@ def _ftrl_rows(places, offsets, rows, gradients, numbers, half):  # type: ignore
                 values[row, j] = (clipped - z) / strength if strength > zero else zero
 
 
+@explained_fields("Optimizer")
 @dataclass(frozen=True)
 class FTRL(KernelOptimizer):
     """FTRL-Proximal (McMahan et al., *Ad Click Prediction: a View from the Trenches*, KDD 2013).

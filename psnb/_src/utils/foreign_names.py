@@ -25,12 +25,24 @@ FOREIGN_ARGUMENTS: Mapping[str, Mapping[str, str]] = _TABLES["arguments"]
 """For functions and classes: arguments that they and their methods have not, and what to use."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T", bound=type)
 
 
 def explained(function: F) -> F:
     """Return a function that explains those arguments that the table has for it."""
     name = function.__name__
     return _explained(FOREIGN_ARGUMENTS[name], name, function)
+
+
+def explained_fields(base: str) -> Callable[[T], T]:
+    """Return what has a dataclass explain those arguments that the table has for a base of it."""
+
+    def explain(kind: T) -> T:
+        made = _explained(FOREIGN_ARGUMENTS[base], kind.__name__, kind.__init__)  # type: ignore[misc]
+        kind.__init__ = made  # type: ignore[misc]
+        return kind
+
+    return explain
 
 
 def _explained(known: Mapping[str, str], what: str, function: F) -> F:
