@@ -67,7 +67,7 @@ def integers_of(value: Any, what: str) -> np.ndarray:
         numbers = _numbers(exact)
         if numbers is not None:
             return _fitting(numbers, what).reshape(exact.shape)
-    raise InvalidArrayError(f"{what}: expected integers, found {_found(array)}")
+    raise InvalidArrayError(f"{what}: expected integers, found {found_in(array)}")
 
 
 def _array(value: Any, what: str) -> np.ndarray:
@@ -105,8 +105,8 @@ def _fitting(numbers: list[int], what: str) -> np.ndarray:
     return np.array([number & _MASK for number in numbers], np.uint64)
 
 
-def _found(array: np.ndarray) -> str:
-    """Return a text: what was found in place of integers, and what to do about it."""
+def found_in(array: np.ndarray) -> str:
+    """Return a text: what was found in place of numbers, and what to do about it."""
     kind = array.dtype.kind
     values = array.reshape(-1).tolist() if kind == "O" else []
     if kind in "SUT" or any(isinstance(each, (str, bytes)) for each in values):

@@ -157,12 +157,25 @@ def _(x: torch.Tensor) -> torch.Tensor:
         (plain, None, "needs example="),
         (plain, (1, 2, 3), "does not fit forward"),
         (
+            lambda self, ids, scale: self.table(ids) * scale,
+            {"ids": np.ones((2, 2), int), "scale": np.ones(1), "label": np.ones(2)},
+            r"does not fit forward\(ids, scale\): .* unexpected .* 'label'",
+        ),
+        (
             lambda self, batch: self.linear(self.table(batch["ids"])[:3].reshape(3, -1)[:, :4]),
             {"ids": np.ones((3, 2), int)},
             "batches of any size",
         ),
     ],
-    ids=["a branch on data", "no tensor", "an own operator", "no example", "arguments", "one size"],
+    ids=[
+        "a branch on data",
+        "no tensor",
+        "an own operator",
+        "no example",
+        "arguments",
+        "a field too many",
+        "one size",
+    ],
 )
 @pytest.mark.filterwarnings("ignore")  # of torch about itself
 def test_what_cannot_be_exported_is_reported(

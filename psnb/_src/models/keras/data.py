@@ -11,6 +11,7 @@ import numpy as np
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.manifest import fits
+from psnb._src.utils.arrays import found_in
 from psnb.errors import ConfigurationError, InvalidArrayError
 
 
@@ -106,8 +107,9 @@ def _as_arrays(given: Any) -> Any:
         return tuple(map(_as_arrays, given))
     array = np.asarray(given)
     if array.ndim == 0 or array.dtype == object:
+        found = type(given).__name__ + (f" of {found_in(array)}" if array.ndim else "")
         raise ConfigurationError(
-            f"x must be arrays or a psnb.data.Dataset, found {type(given).__name__}; "
+            f"x must be arrays of numbers or a psnb.data.Dataset, found {found}; "
             "psnb.data.Dataset.from_generator takes what else yields batches"
         )
     return array
@@ -192,7 +194,7 @@ class ModelInputs:
         if len(flat) != len(self.names):
             raise ConfigurationError(
                 f"the model has {len(self.names)} inputs, {list(self.names)}; a batch has "
-                f"{len(flat)}"
+                f"{len(flat)}: give a dict of them, which for a frame is dict(frame)"
             )
         return {
             name: _as(name, each, *spec)

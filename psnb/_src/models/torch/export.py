@@ -319,12 +319,15 @@ def _bound(signature: inspect.Signature, given: Any) -> inspect.BoundArguments:
     elif isinstance(given, tuple) and not isinstance(given, TensorBags):
         named = [((), parts_of(given) or {}), batch] if _has_names(given) else []
         ways = [*named, (given, {})]
+    failures = []
     for args, kwargs in ways:
         try:
             return signature.bind(*args, **kwargs)
         except TypeError as error:
-            failure = error
-    raise ConfigurationError(f"psnb.export: example= does not fit forward: {failure}") from failure
+            failures.append(error)
+    raise ConfigurationError(
+        f"psnb.export: example= does not fit forward{signature}: {failures[0]}"
+    ) from failures[0]
 
 
 def _has_names(value: Any) -> bool:
