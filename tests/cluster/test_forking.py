@@ -74,6 +74,7 @@ def test_another_environment_is_that_of_another_fork_server(
     wait_until(lambda: not psutil.pid_exists(before.pid), "it has ended, and is no zombie")
 
 
+@pytest.mark.second_tier("a fork server more, which imports for seconds")
 def test_so_is_what_a_process_can_only_inherit() -> None:
     before = os.umask(0o022)
     try:
@@ -211,6 +212,7 @@ def test_no_process_is_forked_beside_a_thread(
     assert ask(os.getppid) == server_pid()
 
 
+@pytest.mark.second_tier("a fork server more, which imports for seconds")
 def test_a_fork_server_that_has_too_many_files_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -270,7 +272,10 @@ dask.config.set({"distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": 2, "
 """
 
 
-@pytest.mark.parametrize("before", ["", SETTING], ids=["by itself", "as the user says"])
+USERS = pytest.param(SETTING, marks=pytest.mark.second_tier("the same by another source"))
+
+
+@pytest.mark.parametrize("before", ["", USERS], ids=["by itself", "as the user says"])
 def test_what_dask_will_set_is_known_before_it_does(tmp_path: Path, before: str) -> None:
     done = run(tmp_path, before + SCRIPT)
     assert done.stdout == "True True\n", done.stderr
