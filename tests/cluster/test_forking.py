@@ -227,6 +227,23 @@ def test_a_fork_server_that_has_too_many_files_goes_on(
     assert ask(os.getppid) == server
 
 
+@pytest.mark.second_tier("a process that is spawned imports for seconds")
+def test_a_fork_server_that_is_stopped_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(forking, "_told", set())
+    server = server_pid()
+    assert ask(os.getppid) == server
+    os.kill(server, signal.SIGSTOP)
+    with monkeypatch.context() as shorter:
+        shorter.setattr(forking, "_FORK_TIMEOUT", 0.1)
+        assert ask(os.getppid) == os.getpid()  # it was spawned
+    assert "it does not answer within 0 s" in caplog.text
+    os.kill(server, signal.SIGCONT)
+    assert ask(os.getppid) == server
+    wait_until(lambda: not psutil.Process(server).children(), "what it forked late has ended")
+
+
 def test_libraries_that_the_notebook_has_imported_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,6 +129,8 @@ def _umask() -> str:
 
 _THREADS_LEFT = 3  # the exit code of a fork server that must not fork
 
+_FORK_TIMEOUT = 60.0  # for the first, it imports all on a busy machine; stopped, it never answers
+
 
 class ForkServer:
     """The notebook's side of a fork server, which starts with this.
@@ -191,8 +193,8 @@ class ForkServer:
         Raises
         ------
         OSError
-            If the fork server has ended, or there are too many files or processes. Nothing has been
-            started, or it ends as it finds nothing to read.
+            If the fork server has ended or does not answer, or there are too many files or
+            processes. Nothing has been started, or it ends as it finds nothing to read.
         """
         with ExitStack() as undo, ExitStack() as its:
             made = []
@@ -209,6 +211,8 @@ class ForkServer:
             except OSError as error:
                 raise ConnectionError(self._why()) from error
             its.close()  # else that it has ended would not be seen
+            if not connection.wait([status], _FORK_TIMEOUT):
+                raise TimeoutError(f"it does not answer within {_FORK_TIMEOUT:.0f} s")
             if (pid := _read_number(status)) is None:
                 raise ConnectionError(self._why())
             undo.callback(os.close, end := os.pidfd_open(pid))
