@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike
 
 from psnb._src.client.arguments import checked_ids
 from psnb._src.client.ids import Ids, SeenIds
+from psnb._src.server.hashing import Distinct, distinct_of_parts
+from psnb._src.utils.ownership import may_change
 from psnb.errors import IdOutOfRangeError
 
 DIM = 3
@@ -46,6 +48,30 @@ def test_ids_of_any_shape_give_rows_of_that_shape() -> None:
 def test_few_ids_or_ids_that_hardly_repeat_are_asked_for_as_they_are() -> None:
     for ids in ([1, 1, 1], np.arange(5000)):
         assert ids_of(ids).asked.tolist() == list(ids)
+
+
+def test_ids_that_are_there_once_need_no_positions_and_are_sent_without_a_copy() -> None:
+    found, position = ids_of(np.arange(100)).distinct
+    assert found.tolist() == [*range(100)]
+    assert position is None
+    assert not may_change(found)
+    _, position = ids_of([3, 4, 3]).distinct
+    assert position is not None
+    assert position.tolist() == [0, 1, 0]
+
+
+def test_few_ids_that_repeat_are_numbered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbered = list[int]()
+
+    def noting(parts: list[np.ndarray]) -> list[Distinct]:
+        numbered.extend(part.size for part in parts)
+        return distinct_of_parts(parts)
+
+    monkeypatch.setattr("psnb._src.client.ids.distinct_of_parts", noting)
+    of_ids = ids_of([7] * 100)
+    assert of_ids.asked.tolist() == [7]
+    assert of_ids.distinct[0].tolist() == [7]
+    assert numbered == [100]
 
 
 def test_the_same_object_is_looked_through_once() -> None:

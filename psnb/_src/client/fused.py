@@ -22,7 +22,7 @@ from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.client.updates import PendingRead, ShardWrite, current_updates, read_request
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.hashing import add_up_rows, distinct
-from psnb._src.server.kernels import all_finite, norm
+from psnb._src.server.kernels import all_finite, copy_finite, norm
 from psnb._src.server.tables import operations as ops
 from psnb._src.transport.message import as_float32
 from psnb._src.utils.memory import aligned
@@ -96,20 +96,18 @@ def _shares(several: Sequence[SparseShards], ids: np.ndarray, bounds: list[int])
     """Return the shards to ask, each with its ids."""
     found = []
     first = several[0]
-    offsets = np.array(bounds)
     for shard, at in divided(first.shard_ids, ids, first.owners):
         whole = isinstance(at, slice)
-        own = offsets if whole else np.searchsorted(at, offsets)
-        numbers: Sequence[int] = range(len(several))
+        own = bounds if whole else np.searchsorted(at, bounds).tolist()
         # A push without ids of a shard is no step there.
-        if not (own[1:] > own[:-1]).all():
-            some = own[1:] > own[:-1]
-            numbers, own = np.flatnonzero(some).tolist(), np.append(own[:-1][some], own[-1])
-        own.flags.writeable = False
+        numbers = [n for n, (start, stop) in enumerate(pairwise(own)) if stop > start]
         names = tuple([several[number].name for number in numbers])
+        offsets = None
+        if len(names) > 1:
+            offsets = np.array([*(own[number] for number in numbers), own[-1]])
+            offsets.flags.writeable = False
         # If it is the whole, the same array, so that it is sent only once.
-        some_ids = ids if whole else ids[at]
-        found.append(_Share(shard, names, numbers, at, some_ids, own if len(names) > 1 else None))
+        found.append(_Share(shard, names, numbers, at, ids if whole else ids[at], offsets))
     return found
 
 
@@ -274,14 +272,13 @@ def _summed(several: Sequence[_Gradients]) -> tuple[np.ndarray, list[int], bool]
         sums = shards.server_client.allocate(shards.shard_ids[0], shape, shards.dtype)
     if sums is None:
         sums = np.empty(shape, shards.dtype)
-    if not [each for each in several if each.position is not None]:
+    if len(several) > 1 and not [each for each in several if each.position is not None]:
         np.concatenate([each.rows for each in several], out=sums)
         return sums, bounds, all_finite(sums)
     finite = True
     for each, (start, stop) in zip(several, pairwise(bounds), strict=True):
         if each.position is None:
-            sums[start:stop] = each.rows
-            finite = finite and all_finite(each.rows)
+            finite = copy_finite(each.rows, sums[start:stop]) and finite
         else:
             finite = add_up_rows(each.rows, each.position, sums[start:stop]) and finite
     return sums, bounds, finite

@@ -48,7 +48,7 @@ class Ids:
             self.real = self.flat != np.uint64(padding_idx)
             self.flat = self.flat[self.real]
         self._distinct: tuple[np.ndarray, np.ndarray | None] | None = None
-        self._repeated: bool | None = None
+        self._repeated: bool | None = None if self.flat.size >= _FEW else False
         if distinct:
             self.flat.flags.writeable = False
             self._distinct, self._repeated = (self.flat, None), False
@@ -88,20 +88,21 @@ class Ids:
 
 def number_together(several: Iterable[Ids]) -> None:
     """Find the distinct ids of each, in one call."""
-    new = [each for each in dict.fromkeys(several) if each._distinct is None]
+    new = [*{each: None for each in several if each._distinct is None}]
     numbered = distinct_of_parts([each.flat for each in new])
     for each, (found, position) in zip(new, numbered, strict=True):
-        found.flags.writeable = False
-        each._distinct = found, position
+        each._distinct = found, None if found.size == position.size else position
 
 
 def sample_together(several: Iterable[Ids]) -> None:
     """Estimate from the first ids of each whether they repeat, and number those that do."""
-    new = [each for each in dict.fromkeys(several) if each._repeated is None]
-    samples = [each.flat[:_SAMPLE] for each in new]
-    for each, (found, sample) in zip(new, distinct_of_parts(samples), strict=True):
-        each._repeated = sample.size >= _FEW and found.size < _REPEATED * sample.size
-    number_together(each for each in new if each._repeated)
+    new = [*{each: None for each in several if each._repeated is None}]
+    numbered = distinct_of_parts([each.flat[:_SAMPLE] for each in new])
+    for each, (found, position) in zip(new, numbered, strict=True):
+        each._repeated = found.size < _REPEATED * position.size
+        if each._repeated and position.size == each.flat.size:  # the sample is all of them
+            each._distinct = found, position
+    number_together([each for each in new if each._repeated])
 
 
 class SeenIds:

@@ -86,7 +86,8 @@ def asking(
         found: dict[Handle, Any] = dict.fromkeys(wanted)  # in their order
         found.update(zip(dense, fetched, strict=False))
         for (numbers, _), values in zip(rows, fetched[len(dense) :], strict=True):
-            found.update(zip([handles[at] for at in numbers], values, strict=True))
+            for at, value in zip(numbers, values, strict=True):
+                found[handles[at]] = value
         return found
 
     return fetch

@@ -77,10 +77,8 @@ class SparseShards(ParameterShards):
         self.sends_norm = not sees_all and self.clips_by_norm
         # Tables that are looked up and pushed in one operation have all of this in common.
         alone = spec.name if spec.half else None  # halves have a common exponent
-        self.kind = (
-            *(id(server_client), self.shard_ids, spec.dim, spec.dtype.str),
-            *(spec.rows is None, alone),
-        )
+        kind = self.shard_ids, spec.dim, spec.dtype.str, spec.rows is None, alone
+        self.kind = f"{id(server_client)} {kind}"  # a text, as that knows its hash
         self.knows_norm = sees_all or self.sends_norm
 
     def __reduce__(self) -> tuple[Any, ...]:

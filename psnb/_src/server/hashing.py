@@ -116,14 +116,13 @@ _ROW = np.empty(0, np.int32)
 
 
 @njit(cache=True, nogil=True)
-def _find_in(place, ids, start, stop, out):  # type: ignore[no-untyped-def]
-    # Not by `find`, which takes a quarter longer for slices.
-    index = carray(pointer(place, out), (INDEX_PLACE,))
+def _find_in(index, all_ids, start, stop, all_out):  # type: ignore[no-untyped-def]
     slots = index[2]
-    keys, rows = carray(pointer(index[0], ids), slots), carray(pointer(index[1], _ROW), slots)
+    keys, rows = carray(pointer(index[0], all_ids), slots), carray(pointer(index[1], _ROW), slots)
+    ids, out = all_ids[start:stop], all_out[start:stop]
     missing = 0
-    for i in range(start, stop):
-        ahead = _first_slot(ids[min(i + AHEAD, stop - 1)], np.uint64(keys.size))
+    for i in range(ids.size):
+        ahead = _first_slot(ids[min(i + AHEAD, ids.size - 1)], np.uint64(keys.size))
         ask_for(keys, np.int64(ahead), 0)
         ask_for(rows, np.int64(ahead), 0)
         row = rows[_slot(keys, rows, ids[i])]
@@ -134,28 +133,20 @@ def _find_in(place, ids, start, stop, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def find_rows(places, ids, offsets, out, missing):  # type: ignore[no-untyped-def]
-    """Look up ids in tables at their places, as `find` does.
+    """Look up ids in tables at their places: as `find` does, or `divide` where rows are fixed.
 
-    ``missing`` gets how many ids of each have no row.
-    """
-    for table in range(places.size):
-        place = carray(pointer(places[table], places), (1,))
-        missing[table] = _find_in(place[0], ids, offsets[table], offsets[table + 1], out)
-
-
-# Apart from `find_rows`: with a choice in it, that takes a fifth longer.
-@njit(cache=True, nogil=True)
-def divide_rows(places, ids, offsets, out, missing):  # type: ignore[no-untyped-def]
-    """Compute the rows of ids in tables with fixed rows, as `divide` does.
-
-    ``missing`` gets -1 less the position of an id that is none of them, if there is one.
+    ``missing`` gets how many ids of each have no row; with fixed rows -1 less the position of an id
+    that is none of them, if there is one.
     """
     for table in range(places.size):
         place = carray(pointer(places[table], places), (1,))
         index = carray(pointer(place[0], places), (INDEX_PLACE,))
         start, stop = offsets[table], offsets[table + 1]
-        bad = divide(ids[start:stop], index[3], index[4], out[start:stop])
-        missing[table] = -1 - bad if bad < stop - start else 0
+        if index[2]:
+            missing[table] = _find_in(index, ids, start, stop, out)
+        else:
+            bad = divide(ids[start:stop], index[3], index[4], out[start:stop])
+            missing[table] = -1 - bad if bad < stop - start else 0
 
 
 @njit(cache=True, nogil=True)
@@ -222,9 +213,7 @@ def put(keys, rows, ids, values):  # type: ignore[no-untyped-def]
 
 def heads_size(count: int) -> int:
     """Return how many heads `find_distinct` needs for ``count`` ids."""
-    size = 64
-    while size < min(2 * count, _FIRST_HEADS):
-        size *= 2
+    size = max(64, 1 << (min(2 * count, _FIRST_HEADS) - 1).bit_length())
     while size < 2 * count:
         size *= 4
     return size
@@ -344,7 +333,7 @@ each of all ids, intp ``(n,)``."""
 
 
 def distinct(ids: np.ndarray) -> Distinct:
-    """Return the distinct of ids, uint64 ``(n,)``."""
+    """Return the distinct of ids, uint64 ``(n,)``; read-only, as all of them are."""
     (found,) = distinct_of_parts([ids])
     return found
 
@@ -363,14 +352,11 @@ def distinct_within(ids: np.ndarray, bounds: Sequence[int]) -> list[Distinct]:
     ``bounds`` say where the parts begin and end, as ``offsets`` do elsewhere.
     """
     found, position = scratch(ids.size, np.uint64), scratch(ids.size, np.intp)
-    counts = np.empty(len(bounds) - 1, np.int64)
-    largest = max([stop - start for start, stop in pairwise(bounds)])
-    heads = scratch(heads_size(largest), np.int32)
+    counts, heads = np.empty(len(bounds) - 1, np.int64), scratch(heads_size(ids.size), np.int32)
     find_distinct_of_parts(read_only(ids), np.array(bounds), found, position, counts, heads)
-    return [
-        (found[start : start + count], position[start:stop])
-        for (start, stop), count in zip(pairwise(bounds), counts.tolist(), strict=True)
-    ]
+    found.flags.writeable = False  # parts of what may change would be copied before they are sent
+    several = zip(pairwise(bounds), counts.tolist(), strict=True)
+    return [(found[a : a + count], position[a:b]) for (a, b), count in several]
 
 
 def summed(ids: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

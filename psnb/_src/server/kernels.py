@@ -62,6 +62,9 @@ ask_for: Any = intrinsic(_ask_for)
 # tables of one dim and dtype. It finds the arrays of each by its *place*: int64 numbers in memory
 # that does not move, of which the first is the address of the place of its index
 # (`psnb._src.server.tables.row_index`) and each of the others that of an array like the values.
+#
+# Loops go over slices, from 0 on: numba then knows that no index counts from the end, which saves a
+# tenth.
 
 VALUES, SLOT = 1, 2
 """Where in a place the addresses of the values and of the first slot are."""
@@ -102,11 +105,13 @@ def lines(array):  # type: ignore[no-untyped-def]
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-    """Return a view that cannot be written.
+    """Return a view that cannot be written, or the array if that cannot.
 
     numba compiles separate versions for writable and for read-only arguments. Inputs may be either;
     as read-only views they are of one kind, so each kernel is compiled once.
     """
+    if not array.flags.writeable:
+        return array
     view = array.view()
     view.flags.writeable = False
     return view
@@ -201,18 +206,20 @@ def mark_rows(marks, bits, mark):  # type: ignore[no-untyped-def]
 def take_rows(places, offsets, rows, out):  # type: ignore[no-untyped-def]
     """Copy rows of the values of tables to ``out``; zeros for rows below 0."""
     for table in range(places.size):
-        values, stop = at_place(places, table, VALUES, out), offsets[table + 1]
-        for i in range(offsets[table], stop):
-            ahead = max(rows[min(i + AHEAD, stop - 1)], 0)
+        values = at_place(places, table, VALUES, out)
+        start, stop = offsets[table], offsets[table + 1]
+        some, own = rows[start:stop], out[start:stop]
+        for i in range(some.size):
+            ahead = max(some[min(i + AHEAD, some.size - 1)], 0)
             for line in range(lines(values)):
                 ask_for(values, ahead, line)
-            row = rows[i]
+            row = some[i]
             if row >= 0:
-                for j in range(out.shape[1]):
-                    out[i, j] = values[row, j]
+                for j in range(own.shape[1]):
+                    own[i, j] = values[row, j]
             else:
-                for j in range(out.shape[1]):
-                    out[i, j] = 0
+                for j in range(own.shape[1]):
+                    own[i, j] = 0
 
 
 # Sums may be taken in any order, or the loop is four times as slow. (But NaN is not ruled out.)
@@ -256,3 +263,8 @@ def copy_with_norm(array: np.ndarray, out: np.ndarray) -> float:
 def all_finite(array: np.ndarray) -> bool:
     """Return whether a contiguous array of floats has neither NaN nor infinities."""
     return math.isfinite(norm(array)) or bool(np.isfinite(array).all())
+
+
+def copy_finite(array: np.ndarray, out: np.ndarray) -> bool:
+    """Copy a contiguous array of floats to another, and return whether it is `all_finite`."""
+    return math.isfinite(copy_with_norm(array, out)) or bool(np.isfinite(out).all())

@@ -33,16 +33,17 @@ from psnb._src.utils.foreign_names import explained_fields
 @njit(cache=True, nogil=True)
 def _sgd_rows(places, offsets, rows, gradients, numbers):  # type: ignore[no-untyped-def]
     for table in range(places.size):
-        stop = offsets[table + 1]
+        start, stop = offsets[table], offsets[table + 1]
+        some, own = rows[start:stop], gradients[start:stop]
         values = kernels.at_place(places, table, kernels.VALUES, gradients)
         rate, decay = numbers[table, 0], numbers[table, 1]
-        for i in range(offsets[table], stop):
-            ahead = rows[min(i + kernels.AHEAD, stop - 1)]
+        for i in range(some.size):
+            ahead = some[min(i + kernels.AHEAD, some.size - 1)]
             for line in range(kernels.lines(values)):
                 kernels.ask_for(values, ahead, line)
-            row = rows[i]
+            row = some[i]
             for j in range(values.shape[1]):
-                values[row, j] -= rate * (gradients[i, j] + decay * values[row, j])
+                values[row, j] -= rate * (own[i, j] + decay * values[row, j])
 
 
 @explained_fields("Optimizer")
@@ -60,19 +61,20 @@ class SGD(KernelOptimizer):
 @njit(cache=True, nogil=True)
 def _momentum_rows(places, offsets, rows, gradients, numbers, nesterov):  # type: ignore[no-untyped-def]
     for table in range(places.size):
-        stop = offsets[table + 1]
+        start, stop = offsets[table], offsets[table + 1]
+        some, own = rows[start:stop], gradients[start:stop]
         values = kernels.at_place(places, table, kernels.VALUES, gradients)
         velocity = kernels.at_place(places, table, kernels.SLOT, gradients)
         rate, momentum = numbers[table, 0], numbers[table, 1]
         new, decay = numbers[table, 2], numbers[table, 3]
-        for i in range(offsets[table], stop):
-            ahead = rows[min(i + kernels.AHEAD, stop - 1)]
+        for i in range(some.size):
+            ahead = some[min(i + kernels.AHEAD, some.size - 1)]
             for line in range(kernels.lines(values)):
                 kernels.ask_for(values, ahead, line)
                 kernels.ask_for(velocity, ahead, line)
-            row = rows[i]
+            row = some[i]
             for j in range(values.shape[1]):
-                gradient = gradients[i, j] + decay * values[row, j]
+                gradient = own[i, j] + decay * values[row, j]
                 moved = momentum * velocity[row, j] + new * gradient
                 velocity[row, j] = moved
                 values[row, j] -= rate * (gradient + momentum * moved if nesterov else moved)
@@ -135,19 +137,20 @@ class Momentum(KernelOptimizer):
 @njit(cache=True, nogil=True, error_model="numpy")
 def _adagrad_rows(places, offsets, rows, gradients, numbers):  # type: ignore[no-untyped-def]
     for table in range(places.size):
-        stop = offsets[table + 1]
+        start, stop = offsets[table], offsets[table + 1]
+        some, own = rows[start:stop], gradients[start:stop]
         values = kernels.at_place(places, table, kernels.VALUES, gradients)
         accumulator = kernels.at_place(places, table, kernels.SLOT, gradients)
         rate, decay = numbers[table, 0], numbers[table, 1]
         inside, outside = numbers[table, 2], numbers[table, 3]
-        for i in range(offsets[table], stop):
-            ahead = rows[min(i + kernels.AHEAD, stop - 1)]
+        for i in range(some.size):
+            ahead = some[min(i + kernels.AHEAD, some.size - 1)]
             for line in range(kernels.lines(values)):
                 kernels.ask_for(values, ahead, line)
                 kernels.ask_for(accumulator, ahead, line)
-            row = rows[i]
+            row = some[i]
             for j in range(values.shape[1]):
-                gradient = gradients[i, j] + decay * values[row, j]
+                gradient = own[i, j] + decay * values[row, j]
                 accumulator[row, j] += gradient * gradient
                 root = np.sqrt(accumulator[row, j] + inside) + outside
                 values[row, j] -= rate * gradient / root
@@ -212,7 +215,8 @@ class Adagrad(KernelOptimizer):
 def _adam_rows(places, offsets, rows, gradients, numbers, amsgrad):  # type: ignore[no-untyped-def]
     # `amsgrad` is True or None: numba compiles a loop for each, so the usual one has no test.
     for table in range(places.size):
-        stop = offsets[table + 1]
+        start, stop = offsets[table], offsets[table + 1]
+        some, own = rows[start:stop], gradients[start:stop]
         values = kernels.at_place(places, table, kernels.VALUES, gradients)
         first = kernels.at_place(places, table, kernels.SLOT, gradients)
         second = kernels.at_place(places, table, kernels.SLOT + 1, gradients)
@@ -223,17 +227,17 @@ def _adam_rows(places, offsets, rows, gradients, numbers, amsgrad):  # type: ign
         first_kept, first_new = numbers[table, 1], numbers[table, 2]
         second_kept, second_new = numbers[table, 3], numbers[table, 4]
         shrink, epsilon = numbers[table, 7], numbers[table, 8]
-        for i in range(offsets[table], stop):
-            ahead = rows[min(i + kernels.AHEAD, stop - 1)]
+        for i in range(some.size):
+            ahead = some[min(i + kernels.AHEAD, some.size - 1)]
             for line in range(kernels.lines(values)):
                 kernels.ask_for(values, ahead, line)
                 kernels.ask_for(first, ahead, line)
                 kernels.ask_for(second, ahead, line)
                 if amsgrad is not None:
                     kernels.ask_for(highest, ahead, line)
-            row = rows[i]
+            row = some[i]
             for j in range(values.shape[1]):
-                gradient = gradients[i, j] + decay * values[row, j]
+                gradient = own[i, j] + decay * values[row, j]
                 mean = first_kept * first[row, j] + first_new * gradient
                 square = second_kept * second[row, j] + second_new * gradient * gradient
                 first[row, j] = mean
@@ -321,7 +325,8 @@ def _rmsprop_rows(  # type: ignore[no-untyped-def]
     places, offsets, rows, gradients, numbers, centered, moving
 ):
     for table in range(places.size):
-        stop = offsets[table + 1]
+        start, stop = offsets[table], offsets[table + 1]
+        some, own = rows[start:stop], gradients[start:stop]
         values = kernels.at_place(places, table, kernels.VALUES, gradients)
         square = kernels.at_place(places, table, kernels.SLOT, gradients)
         mean = kernels.at_place(places, table, kernels.SLOT + 1 if centered else 0, gradients)
@@ -330,16 +335,16 @@ def _rmsprop_rows(  # type: ignore[no-untyped-def]
         rate, kept, new = numbers[table, 0], numbers[table, 1], numbers[table, 2]
         momentum, decay = numbers[table, 3], numbers[table, 4]
         inside, outside = numbers[table, 5], numbers[table, 6]
-        for i in range(offsets[table], stop):
-            ahead = rows[min(i + kernels.AHEAD, stop - 1)]
+        for i in range(some.size):
+            ahead = some[min(i + kernels.AHEAD, some.size - 1)]
             for line in range(kernels.lines(values)):
                 kernels.ask_for(values, ahead, line)
                 kernels.ask_for(square, ahead, line)
                 kernels.ask_for(mean, ahead, line)
                 kernels.ask_for(velocity, ahead, line)
-            row = rows[i]
+            row = some[i]
             for j in range(values.shape[1]):
-                gradient = gradients[i, j] + decay * values[row, j]
+                gradient = own[i, j] + decay * values[row, j]
                 variance = kept * square[row, j] + new * gradient * gradient
                 square[row, j] = variance
                 if centered:
@@ -415,7 +420,8 @@ class RMSProp(KernelOptimizer):
 @njit(cache=True, nogil=True, error_model="numpy")
 def _ftrl_rows(places, offsets, rows, gradients, numbers, half):  # type: ignore[no-untyped-def]
     for table in range(places.size):
-        stop = offsets[table + 1]
+        start, stop = offsets[table], offsets[table + 1]
+        some, own = rows[start:stop], gradients[start:stop]
         values = kernels.at_place(places, table, kernels.VALUES, gradients)
         accumulator = kernels.at_place(places, table, kernels.SLOT, gradients)
         linear = kernels.at_place(places, table, kernels.SLOT + 1, gradients)
@@ -424,15 +430,15 @@ def _ftrl_rows(places, offsets, rows, gradients, numbers, half):  # type: ignore
         zero = l1 * 0
         if inverse_rate < zero:  # it would be infinite: nothing changes
             continue
-        for i in range(offsets[table], stop):
-            ahead = rows[min(i + kernels.AHEAD, stop - 1)]
+        for i in range(some.size):
+            ahead = some[min(i + kernels.AHEAD, some.size - 1)]
             for line in range(kernels.lines(values)):
                 kernels.ask_for(values, ahead, line)
                 kernels.ask_for(accumulator, ahead, line)
                 kernels.ask_for(linear, ahead, line)
-            row = rows[i]
+            row = some[i]
             for j in range(values.shape[1]):
-                gradient = gradients[i, j] + decay * values[row, j]
+                gradient = own[i, j] + decay * values[row, j]
                 before = accumulator[row, j]
                 after = before + gradient * gradient
                 accumulator[row, j] = after

@@ -13,7 +13,6 @@ none of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -45,29 +44,28 @@ class _Found:
     """
 
     def __init__(self, tables: Sequence[Table], of: ops.LookUpRows | ops.PushRows) -> None:
-        kinds = {table.kind for table in tables}
-        if len(kinds) != 1 or None in kinds or len({*tables}) != len(tables):
+        kind = tables[0].kind
+        others = [table for table in tables if table.kind != kind]
+        if kind is None or others or len({*tables}) < len(tables):
             raise tables[0].unknown(of)
         check_ids("ids", of.ids)
         self.tables: Sequence[RowTable] = tables  # type: ignore[assignment]  # by their kind
-        self.ids = of.ids
-        offsets = np.array([0, of.ids.size]) if of.offsets is None else of.offsets
-        check_offsets("offsets of ids", offsets, len(tables), of.ids.size)
+        count, offsets = of.ids.size, of.offsets
+        if offsets is None:
+            offsets = np.array([0, count])
+        if len(tables) > 1 or of.offsets is not None:
+            check_offsets("offsets of ids", offsets, len(tables), count)
         self.offsets = read_only(offsets)
         self.places = np.array([table.at for table in self.tables])
-        self.rows = scratch(of.ids.size, np.int64)
+        self.rows = scratch(count, np.int64)
         missing = np.zeros(len(tables), np.int64)
-        ids, stop = read_only(of.ids), 0
-        for fixed, alike in groupby([table.fixed for table in self.tables]):  # mostly all
-            start, stop = stop, stop + len([*alike])
-            find = hashing.divide_rows if fixed else hashing.find_rows
-            bounds = self.offsets[start : stop + 1]
-            find(self.places[start:stop], ids, bounds, self.rows, missing[start:stop])
-        if missing.min() < 0:
-            at = int(missing.argmin())
-            self.tables[at].index.find(self.ids[self.of(at)])  # raises
-        several = zip(self.tables, missing.tolist(), strict=True)
-        self.others = [at for at, (table, new) in enumerate(several) if new or table.selects]
+        hashing.find_rows(self.places, read_only(of.ids), self.offsets, self.rows, missing)
+        self.others = []
+        for at, (table, new) in enumerate(zip(self.tables, missing.tolist(), strict=True)):
+            if new < 0:
+                table.index.find(of.ids[self.of(at)])  # raises
+            if new or table.selects:
+                self.others.append(at)
 
     def of(self, at: int) -> slice:
         """Return where the ids of a table are."""

@@ -63,9 +63,8 @@ class RowTable(Table, Reservable):
         Of the rows.
     index : RowIndex
         From ids to rows.
-    selects, fixed : bool
-        Whether some ids may have no row, though they were looked up or pushed; whether all rows
-        are there from the beginning.
+    selects : bool
+        Whether some ids may have no row, though they were looked up or pushed.
     at : int
         The address of its place, where compiled loops find its arrays; see
         `psnb._src.server.kernels`.
@@ -108,7 +107,7 @@ class RowTable(Table, Reservable):
         self._names = ("ids", *self.expected.numbers, *(ROW_USE if accessor else ()))
         self.kind = self.dtype, dim
         self.counts = admission.min_count > 1
-        self.selects, self.fixed = gaps, rows is not None
+        self.selects = gaps
         self._place = np.zeros(kernels.PLACE, np.int64)
         self.at = kernels.address(self._place)
         self.index: RowIndex
