@@ -137,10 +137,16 @@ def manifest(path: AnyPath) -> Manifest:
         return stored.manifest()
 
 
-def own_files(path: AnyPath) -> list[str]:
-    """Return the parameters of the files that were written for a checkpoint."""
+def own_parts(path: AnyPath) -> list[str]:
+    """Return the parameters of the parts that were written for a checkpoint."""
     said = manifest(path)
-    return [name for name, each in said.entries.items() for file in each.files if said.own(file)]
+    return [
+        name
+        for name, each in said.entries.items()
+        for shard in each.shards
+        for part in shard
+        if said.own(part.file)
+    ]
 
 
 def manager_of(

@@ -17,7 +17,7 @@ from psnb._src.checkpoint.folders import store_at
 from psnb._src.checkpoint.listing import folder_listing, prune_verified
 from psnb._src.checkpoint.manager import FolderManager
 from psnb._src.server.operations import TakeSnapshot
-from psnb._src.utils.mapped_arrays import mapped_arrays
+from psnb._src.server.tables.saved_files import SealedPart
 from psnb._src.utils.paths import AnyPath, as_path
 from psnb.errors import CheckpointError
 from tests.checkpoint.delta_model import (
@@ -29,7 +29,7 @@ from tests.checkpoint.delta_model import (
     forget_memory,
     manager_of,
     manifest,
-    own_files,
+    own_parts,
     restored,
 )
 from tests.checkpoint.saved import released
@@ -115,18 +115,19 @@ def test_each_is_restored_as_it_was_saved(
 
 def test_only_rows_that_changed_are_written(model: Model, address: str) -> None:
     manager = manager_of(model, address)
-    assert own_files(manager.save()) == [
+    assert own_parts(manager.save()) == [
         *("still", "still", "w", "w", "fixed", "fixed", "any", "any", "waiting", "waiting")
     ]
     model.any.push([3, 5], np.ones((2, DIM), np.float32))
     path = manager.save()
     with released(store_at(path.parent).use(path)) as stored:
         said = stored.manifest()
-        files = [file for file in said.entries["any"].files if said.own(file)]
-        ids = [mapped_arrays(stored.file(each))["ids"] for each in files]
-    assert sorted(np.concatenate(ids)) == [3, 5]
-    assert {*own_files(path)} == {"any"}
-    assert own_files(manager.save()) == []
+        parts = [shard[-1] for shard in said.entries["any"].shards if said.own(shard[-1].file)]
+        opened = [SealedPart(stored.file(each.file), each) for each in parts]
+        ids = np.concatenate([each.read("ids") for each in opened])
+    assert sorted(ids) == [3, 5]
+    assert {*own_parts(path)} == {"any"}
+    assert own_parts(manager.save()) == []
     assert manifest(manager.latest_checkpoint).depth == 2  # type: ignore[arg-type]
 
 
@@ -164,8 +165,8 @@ def test_what_is_not_shared_any_more_is_removed(model: Model, address: str) -> N
         model.push(number)
         path = manager.save()
     assert manifest(path).depth == 0
-    left = {Path(name).name for name in everything(address) if name.endswith(".safetensors")}
-    assert left == {f"{n:04d}-{s:05d}.safetensors" for n in range(5) for s in range(2)}
+    left = {Path(name).name for name in everything(address) if name.endswith(".bin")}
+    assert left == {f"0000{n}-{kind}.bin" for n in range(2) for kind in ("variables", "tables")}
     if address == MEMORY:
         assert len([each for each in everything(address) if each.endswith("begun")]) == 1
 
@@ -282,20 +283,22 @@ def test_a_missing_or_damaged_file_of_an_earlier_one_is_named(
     model.push(3)
     path = manager.save()
     said = manifest(path)
-    name = next(each for each in said.entries["any"].files if not said.own(each))
+    part = said.entries["any"].shards[0][0]
+    assert not said.own(part.file)
     with released(store_at(path.parent).use(path)) as stored:
-        file = str(stored.place(name))
+        file = str(stored.place(part.file))
     system = fsspec.open(file).fs
     if how == "missing":
         system.rm(file)
     else:
         content = bytearray(system.cat(file))
-        content[-1] ^= 1
+        content[part.stop - 1] ^= 1
         with fsspec.open(file, "r+b" if address != MEMORY else "wb") as opened:
             opened.write(bytes(content))
-    with pytest.raises(CheckpointError, match=f"{path.name}': shard {name} of 'any' is damaged"):
+    wrong = f"{path.name}': {part.file} is damaged, where 'any' is"
+    with pytest.raises(CheckpointError, match=wrong):
         psnb.checkpoint.load(path).verify()
-    with pytest.raises(CheckpointError, match=f"{path.name}': shard {name} of 'any' is damaged"):
+    with pytest.raises(CheckpointError, match=wrong if how == "damaged" else part.file):
         manager.restore()
     with pytest.raises(CheckpointError, match="nothing was removed"):
         prune_verified(as_path(address), 1)

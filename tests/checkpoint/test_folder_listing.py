@@ -16,7 +16,7 @@ from psnb._src.client.handles import shards_of
 from tests.checkpoint.saved import in_hand, names, write
 from tests.client.in_process import variable
 
-FILE = "0000-00000.safetensors"
+FILE = "00000-variables.bin"
 
 
 @pytest.fixture

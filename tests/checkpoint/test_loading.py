@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -22,7 +23,7 @@ from psnb._src.server.tables.operations import MakeRoom, OnTables, PutSegment
 from psnb._src.utils import files
 from psnb.errors import CheckpointError, ServerMemoryError
 from tests.checkpoint.delta_model import Model, assert_same, manager_of
-from tests.checkpoint.saved import in_hand, write
+from tests.checkpoint.saved import damage, in_hand, write
 from tests.client.in_process import DIM, InProcess, embedding
 
 COUNTS = pytest.mark.parametrize(("saved", "now"), [(2, 2), (2, 3), (3, 2), (1, 3), (3, 1)])
@@ -67,12 +68,12 @@ def _elsewhere(request: Request) -> Request:
     operation = request.operation
     if isinstance(operation, host_ops.CheckFiles):
         shards = [
-            host_ops.SavedFiles(
-                each.expected,
-                each.number,
-                each.shards,
-                {f"/of/another/host{file}": sum_ for file, sum_ in each.files.items()},
-                each.owners,
+            msgspec.structs.replace(
+                each,
+                parts=[
+                    msgspec.structs.replace(part, file=f"/of/another/host{part.file}")
+                    for part in each.parts
+                ],
             )
             for each in operation.shards
         ]
@@ -126,7 +127,7 @@ def test_a_server_that_cannot_read_one_file_gets_it_from_here(tmp_path: Path) ->
     assert next(loading) == ["still", "w"]
     assert next(loading) == ["fixed"]
     for each in work.values():
-        each.files.clear()  # type: ignore[attr-defined]  # as of a server that was started again
+        each.parts.clear()  # type: ignore[attr-defined]  # as of a server that was started again
     for _ in loading:
         pass
     assert_same(other.content(), model.content())
@@ -142,11 +143,8 @@ def test_what_another_host_has_by_the_same_name_is_not_loaded(tmp_path: Path) ->
     for each in other.servers._hosts:
         for key in list(each._work):
             each._end_work(key)
-    file = next(path.glob("0002-00000-01*"))
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(CheckpointError, match="'fixed' is damaged: its checksum"):
+    file = damage(path, "fixed")
+    with pytest.raises(CheckpointError, match=f"{file} is damaged, where 'fixed' is: its checksum"):
         checkpoint.load()
     assert_same(other.content(), before)
 

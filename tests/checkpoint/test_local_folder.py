@@ -251,7 +251,7 @@ def test_prepare_makes_the_folder(tmp_path: Path) -> None:
     assert names(tmp_path / "a" / "b") == []
 
 
-@pytest.mark.parametrize("files", [[], ["0000-00000.safetensors"], ["manifest.json"]])
+@pytest.mark.parametrize("files", [[], ["00000-tables.bin"], ["manifest.json"]])
 def test_prepare_clears_what_a_killed_writer_left(checkpoint: Path, files: list[str]) -> None:
     left = checkpoint.parent / f".incomplete-{uuid.uuid4().hex}"
     left.mkdir()

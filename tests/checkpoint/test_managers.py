@@ -16,7 +16,7 @@ from psnb._src.checkpoint.manager import FolderManager
 from psnb._src.checkpoint.store import CheckpointStore
 from psnb.errors import CheckpointError, InternalError
 from tests.checkpoint.fakes import Strategy
-from tests.checkpoint.saved import manifest_of, names
+from tests.checkpoint.saved import manifest_of, names, part_of
 from tests.conftest import DEADLINE
 from tests.coordinator.queues import in_thread
 from tests.interrupting import interrupt_when
@@ -90,8 +90,10 @@ def test_newer_one_is_restored_if_the_latest_was_removed_meanwhile(
 def test_latest_that_is_there_and_damaged_is_reported(
     strategy: Strategy, manager: FolderManager
 ) -> None:
-    (manager.save() / "0001-00000.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"shard 0001-00000\.safetensors of 'b' is damaged"):
+    path = manager.save()
+    file = path / part_of(path, "b").file
+    file.unlink()
+    with pytest.raises(CheckpointError, match=f"{file.name} is damaged, where 'b' is"):
         manager.restore()
 
 

@@ -15,7 +15,7 @@ from psnb._src.checkpoint.reader import latest_full
 from psnb.errors import CheckpointError
 from tests.checkpoint.saved import forge, manifest_of, parameter, write
 
-FIRST = "0000-00000.safetensors"
+FIRST = "00000-variables.bin"
 
 
 @pytest.fixture
@@ -26,9 +26,9 @@ def checkpoint(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "{", "[]", "{}", '{"format": 7}', "\udcff", "null", "3", "NaN", "[" * 100_000),
-        '{"format": 7, "format": 7}',
-        '{"format": 7, "metadata": {}, "parameters": []}',
+        *("", "{", "[]", "{}", '{"format": 8}', "\udcff", "null", "3", "NaN", "[" * 100_000),
+        '{"format": 8, "format": 8}',
+        '{"format": 8, "metadata": {}, "parameters": []}',
     ],
 )
 def test_damaged_manifest_is_no_checkpoint(checkpoint: Path, text: str) -> None:
@@ -46,7 +46,7 @@ def test_other_path_is_no_checkpoint(tmp_path: Path, name: str) -> None:
 
 def test_unknown_format_is_refused_with_what_is_known(checkpoint: Path) -> None:
     forge(checkpoint, lambda content: content.update(format=99))
-    with pytest.raises(CheckpointError, match="has format 99, this psnb reads 7"):
+    with pytest.raises(CheckpointError, match="has format 99, this psnb reads 8"):
         manifest_of(checkpoint)
 
 
@@ -76,26 +76,39 @@ FORGED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         lambda c: c.update(consistent=1),
         r"Expected `bool`, got `int` - at `\$\.consistent`",
     ),
-    "a list of files": (
-        lambda c: first(c).update(shards=[[FIRST]]),
-        f"Expected `object`.*{SHARDS}",
+    "files by name": (
+        lambda c: first(c).update(shards=[{FIRST: ""}]),
+        f"Expected `array`.*{SHARDS}",
     ),
-    "a file for files": (lambda c: first(c).update(shards=[FIRST]), f"Expected `object`.*{SHARDS}"),
-    "no files": (lambda c: first(c).update(shards=[{}]), f"of length >= 1.*{SHARDS}"),
+    "a file for parts": (lambda c: first(c).update(shards=[FIRST]), f"Expected `array`.*{SHARDS}"),
+    "no parts": (lambda c: first(c).update(shards=[[]]), f"of length >= 1.*{SHARDS}"),
     "no shards": (lambda c: first(c).update(shards=[]), f"of length >= 1.*{SHARDS}"),
-    "shards by name": (lambda c: first(c).update(shards={"0": {FIRST: ""}}), "Expected `array`"),
-    "an absolute path": (lambda c: files(c, f"/{FIRST}"), r"matching regex .* - at `key` in"),
-    "a path above": (lambda c: files(c, f"../{FIRST}"), r"matching regex .* - at `key` in"),
-    "a folder": (lambda c: files(c, ".."), r"matching regex .* - at `key` in"),
-    "a line more": (lambda c: files(c, f"{FIRST}\n"), r"matching regex .* - at `key` in"),
-    "a NUL": (lambda c: files(c, f"{FIRST}\0"), r"matching regex .* - at `key` in"),
-    "another's file": (lambda c: second(c).update(shards=[{FIRST: ""}]), f"{FIRST} is there twice"),
-    "its own file again": (
-        lambda c: first(c).update(shards=[{FIRST: ""}] * 2),
-        f"{FIRST} is there twice",
+    "an absolute path": (lambda c: part(c).update(file=f"/{FIRST}"), "no name of a file"),
+    "a path above": (lambda c: part(c).update(file=f"../{FIRST}"), "no name of a file"),
+    "a folder": (lambda c: part(c).update(file=".."), "no name of a file"),
+    "a line more": (lambda c: part(c).update(file=f"{FIRST}\n"), "no name of a file"),
+    "a NUL": (lambda c: part(c).update(file=f"{FIRST}\0"), "no name of a file"),
+    "a number for a file": (lambda c: part(c).update(file=1), f"Expected `str`.*{SHARDS}"),
+    "another's part": (
+        lambda c: second(c).update(shards=first(c)["shards"]),
+        f"what begins at 0 in {FIRST} is there twice",
     ),
-    "a number for a sum": (lambda c: first(c).update(shards=[{FIRST: 1}]), "Expected `str`"),
-    "null for a sum": (lambda c: first(c).update(shards=[{FIRST: None}]), "Expected `str`"),
+    "its own part again": (
+        lambda c: first(c).update(shards=[[part(c)]] * 2),
+        f"what begins at 0 in {FIRST} is there twice",
+    ),
+    "a number for a sum": (lambda c: part(c).update(checksum=1), "Expected `str`"),
+    "null for a sum": (lambda c: part(c).update(checksum=None), "Expected `str`"),
+    "a part before the file": (lambda c: part(c).update(start=-8), f"`int` >= 0.*{SHARDS}"),
+    "a part beyond all files": (lambda c: part(c).update(start=2**62), f"`int` <= .*{SHARDS}"),
+    "a part between numbers": (lambda c: part(c).update(start=4), f"multiple of 8.*{SHARDS}"),
+    "more in a part": (lambda c: part(c).update(more=1), "unknown field `more`"),
+    "an array of booleans": (lambda c: values(c, "bool", [3]), f"matching regex.*{SHARDS}"),
+    "an array of objects": (lambda c: values(c, "object", [3]), f"matching regex.*{SHARDS}"),
+    "rows below 0": (lambda c: values(c, "float32", [-1]), f"`int` >= 0.*{SHARDS}"),
+    "rows without end": (lambda c: values(c, "float32", [10**99]), f"`int` <= .*{SHARDS}"),
+    "half a row": (lambda c: values(c, "float32", [0.5]), f"Expected `int`.*{SHARDS}"),
+    "no shape": (lambda c: values(c, "float32", None), f"Expected `array`.*{SHARDS}"),
     "a depth below 0": (lambda c: c.update(depth=-1), r"Expected `int` >= 0 - at `\$\.depth`"),
     "a depth without end": (
         lambda c: c.update(depth=10**99),
@@ -135,8 +148,12 @@ def first(content: dict[str, Any]) -> dict[str, Any]:
     return content["parameters"][0]  # type: ignore[no-any-return]
 
 
-def files(content: dict[str, Any], name: str) -> None:
-    first(content)["shards"] = [{name: ""}]
+def part(content: dict[str, Any]) -> dict[str, Any]:
+    return first(content)["shards"][0][0]  # type: ignore[no-any-return]
+
+
+def values(content: dict[str, Any], dtype: str, shape: Any) -> None:
+    part(content)["arrays"]["values"] = [dtype, shape]
 
 
 def second(content: dict[str, Any]) -> dict[str, Any]:
@@ -151,11 +168,11 @@ def test_forged_manifest_is_refused_though_its_sum_is_right(checkpoint: Path, ca
         manifest_of(checkpoint)
 
 
-def test_a_shard_that_is_listed_twice_is_refused(checkpoint: Path) -> None:
+def test_an_array_that_is_listed_twice_is_refused(checkpoint: Path) -> None:
     forge(checkpoint)
     file = checkpoint / MANIFEST
     text = file.read_text()
-    file.write_text(text.replace(f'"{FIRST}"', f'"{FIRST}": "1", "{FIRST}"', 1))
+    file.write_text(text.replace('"values"', '"values": ["float32", [1]], "values"', 1))
     with pytest.raises(CheckpointError, match="a key is there twice"):
         manifest_of(checkpoint)
 

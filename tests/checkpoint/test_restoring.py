@@ -18,7 +18,7 @@ from psnb._src.client.handles import shards_of
 from psnb._src.client.variable import Variable
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.fakes import Strategy
-from tests.checkpoint.saved import InHand, in_hand
+from tests.checkpoint.saved import InHand, damage, in_hand
 from tests.client.in_process import DIM, embedding, variable
 
 
@@ -127,14 +127,9 @@ def test_without_strict_what_fits_is_restored_and_the_rest_is_reported(
 
 
 def test_damage_is_refused_without_strict_too(old: Model, tmp_path: Path) -> None:
-    file = tmp_path / "ckpt-000001" / "0002-00000.safetensors"
-    whole = bytearray(file.read_bytes())
-    whole[-1] ^= 1
-    file.write_bytes(whole)
+    file = damage(tmp_path / "ckpt-000001", "head")
     other = model(tmp_path, 2)
-    with pytest.raises(
-        CheckpointError, match=r"shard 0002-00000\.safetensors of 'head' is damaged"
-    ):
+    with pytest.raises(CheckpointError, match=f"{file} is damaged, where 'head' is"):
         other.manager.restore(strict=False)
     assert numbers(other) == {"deep.0": 2, "deep.1": 2, "head": 2}
 
@@ -144,7 +139,7 @@ def test_only_what_is_chosen_by_patterns_is_restored_and_read(
     old: Model, tmp_path: Path, damaged: bool
 ) -> None:
     if damaged:
-        (tmp_path / "ckpt-000001" / "0002-00000.safetensors").unlink()  # of the head
+        damage(tmp_path / "ckpt-000001", "head")
     other = model(tmp_path, 2, new=filled("new", 2))
     assert other.manager.restore(names="deep*").restored == ("deep.0", "deep.1")
     assert numbers(other) == {"deep.0": 1, "deep.1": 1, "head": 2, "new": 2}

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 import psnb
 from psnb._src.checkpoint.local_store import LocalStore
@@ -22,7 +21,7 @@ from psnb._src.client.handles import shards_of
 from psnb._src.server.tables.admission import CountFilter
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb.errors import CheckpointError, ConfigurationError, IdOutOfRangeError
-from tests.checkpoint.saved import forge, in_hand, write
+from tests.checkpoint.saved import forge, in_hand, manifest_of, part_of, rewrite, write
 from tests.client.in_process import DIM, embedding, variable
 
 W = np.arange(10, dtype=np.float32).reshape(5, 2)
@@ -128,7 +127,7 @@ def test_its_content_is_described(both: Both) -> None:
     assert len(checkpoint) == 6
     assert "w" in checkpoint
     assert checkpoint.metadata == {"step": 7}
-    assert checkpoint.format == 7
+    assert checkpoint.format == 8
     assert (checkpoint.optimizers["w"] or {})["name"] == "Adagrad"
     shown = repr(checkpoint).splitlines()
     assert shown[1].split() == ["name", "kind", "dtype", "size", "files"]
@@ -190,11 +189,12 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_is_raised_when_the_parameter_is_asked_for(path: Path, damage: str) -> None:
-    DAMAGE[damage](path / "0002-00001.safetensors")
+    file = part_of(path, "fixed", 1).file
+    DAMAGE[damage](path / file)
     checkpoint = load(path)
     assert checkpoint["w"].shape == (5, 2)
     for _ in range(2):
-        with pytest.raises(CheckpointError, match=r"shard 0002-00001\.safetensors of 'fixed' is d"):
+        with pytest.raises(CheckpointError, match=f"{file} is damaged, where 'fixed' is"):
             checkpoint["fixed"]
 
 
@@ -202,9 +202,9 @@ def test_verify_tells_of_all_damage(path: Path) -> None:
     checkpoint = load(path)
     checkpoint.verify()
     assert checkpoint["w"].shape == (5, 2)
-    for file in ("0000-00001.safetensors", "0003-00000.safetensors"):
-        (path / file).unlink()
-    with pytest.raises(CheckpointError, match=r"of 'w' is damaged.*\n.*of 'any' is damaged"):
+    for name, shard in (("w", 1), ("any", 0)):
+        (path / part_of(path, name, shard).file).unlink()
+    with pytest.raises(CheckpointError, match=r"where 'w' is:.*\n.*where 'any' is:"):
         checkpoint.verify()
 
 
@@ -266,11 +266,8 @@ def test_a_forged_description_is_refused(path: Path, case: str) -> None:
     ],
 )
 def test_a_forged_shard_is_refused(path: Path, change: Any, message: str) -> None:
-    file = next(f for f in sorted(path.glob("0003-*")) if load_file(f)["ids"].size)
-    state = load_file(file)
-    change(state)
-    save_file(state, file)
-    forge(path)
+    parts = [part for shard in manifest_of(path).entries["any"].shards for part in shard]
+    rewrite(path, "any", change, [part.arrays["ids"][1] > (0,) for part in parts].index(True))
     with pytest.raises(CheckpointError, match=message):
         load(path)["any"]
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from xxhash import xxh3_64_hexdigest
 
+from psnb._src.checkpoint.manifest import MANIFEST
 from psnb._src.checkpoint.shards import CheckpointReader
 from psnb._src.utils import files
 from psnb.errors import CheckpointError
-from tests.checkpoint.saved import STATES, manifest_of, names, parameter, read, write
+from tests.checkpoint.saved import STATES, manifest_of, names, parameter, part_of, read, write
 
 KEYS = frozenset(STATES[0])
 
@@ -78,11 +79,13 @@ def test_names_of_parameters_need_not_suit_files(tmp_path: Path, name: str) -> N
 
 def test_nothing_in_a_checkpoint_is_pickled(checkpoint: Path) -> None:
     for file in checkpoint.iterdir():
-        data = file.read_bytes()
-        if file.suffix == ".safetensors":
-            header = int.from_bytes(data[:8], "little")
-            data = data[8 : 8 + header]
-        json.loads(data)
+        if file.name == MANIFEST:
+            json.loads(file.read_bytes())
+        else:  # the bytes of arrays
+            parts = [
+                part for shard in manifest_of(checkpoint).entries["v"].shards for part in shard
+            ]
+            assert file.stat().st_size == next(p.stop for p in parts if p.file == file.name)
 
 
 def fail() -> None:
@@ -143,14 +146,17 @@ def test_metadata_that_is_not_json_is_refused_and_nothing_written(
 
 
 def test_shard_that_vanishes_after_the_check_is_reported(checkpoint: Path) -> None:
-    reader = CheckpointReader(checkpoint)
-    (checkpoint / "0000-00001.safetensors").unlink()
-    message = r"ckpt-000001': shard 0000-00001\.safetensors of 'v' is damaged"
+    reader, part = CheckpointReader(checkpoint), part_of(checkpoint, "v", 1)
+    (checkpoint / part.file).unlink()
+    message = f"ckpt-000001': {part.file} is damaged, where 'v' is"
     with pytest.raises(CheckpointError, match=message):
-        reader.file(reader.manifest.entries["v"], 1, "0000-00001.safetensors")
+        reader.part(reader.manifest.entries["v"], part)
 
 
-def test_checksum_is_that_of_all_pieces(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("start", "nbytes"), [(0, None), (8, files._CHUNK), (8, 3), (16, 0)])
+def test_checksum_is_that_of_all_pieces(tmp_path: Path, start: int, nbytes: int | None) -> None:
     content = np.random.default_rng(0).bytes(files._CHUNK * 2 + 5)
     (tmp_path / "file").write_bytes(content)
-    assert files.checksum(tmp_path / "file") == xxh3_64_hexdigest(content)
+    part = content if nbytes is None else content[start : start + nbytes]
+    found = files.checksum(tmp_path / "file", bool, start, nbytes)
+    assert found == xxh3_64_hexdigest(part)

@@ -13,7 +13,7 @@ from psnb._src.client.embedding import EmbeddingStatistics
 from psnb._src.client.updates import Updates, buffered
 from psnb._src.server.optimizers import SGD, Adagrad
 from psnb._src.server.tables.admission import CountFilter, Probability
-from psnb._src.server.tables.checks import SavedShard, check_saved, check_saved_files
+from psnb._src.server.tables.checks import SavedShard, check_saved, check_saved_parts
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.saved_files import ArraysInMemory
 from psnb.errors import ConfigurationError, InvalidArrayError
@@ -151,7 +151,7 @@ def test_all_state_loads_onto_any_number_of_servers(before: int, after: int) -> 
         arrays = ArraysInMemory(state)
         saved_shard = SavedShard(shard, before, arrays.forms, arrays.read)
         check_saved(restored._shards.saved_form, saved_shard)
-        check_saved_files(restored._shards.saved_form, [saved_shard])
+        check_saved_parts(restored._shards.saved_form, [saved_shard])
     restored._shards.load_states(states)
     for e in (saved, restored):
         e.push(IDS, ONES)  # the second id is admitted by it

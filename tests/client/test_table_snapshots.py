@@ -10,7 +10,6 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from psnb._src.client.handles import shards_of
 from psnb._src.client.requests import Request
@@ -26,11 +25,14 @@ from psnb._src.server.operations import (
 )
 from psnb._src.server.optimizers import SGD
 from psnb._src.server.snapshots import CHUNK
+from psnb._src.server.tables.saved_files import SealedPart
 from psnb.errors import CheckpointError, ServerLostError, ServerUnresponsiveError
 from tests.client.in_process import InProcess, embedding, variable
 from tests.conftest import DEADLINE
 
-FILES = {("e", 0): "a", ("e", 1): "b", ("e", 2): "c"}
+
+def file_name(server: int, kind: str) -> str:
+    return f"{kind}-{server}"
 
 
 class Scripted(InProcess):
@@ -98,19 +100,21 @@ def test_servers_make_memory_ready_for_what_they_have(servers: Scripted) -> None
 
 def test_all_servers_write_what_they_had(servers: Scripted, tmp_path: Path) -> None:
     told: list[float] = []
-    found = taken(servers).write(str(tmp_path), FILES, told.append)
-    assert [found[name].by for name in FILES.values()] == ["server 0", "server 1", "server 2"]
-    ids = np.concatenate([load_file(tmp_path / name)["ids"] for name in FILES.values()])
-    assert sorted(ids) == list(range(50))
+    found = taken(servers).write(str(tmp_path), file_name, told.append)
+    assert [*found] == ["server 0", "server 1", "server 2"]
+    parts = [found[f"server {number}"]["e", number] for number in range(3)]
+    assert [part.file for part in parts] == ["tables-0", "tables-1", "tables-2"]
+    opened = [SealedPart(tmp_path / part.file, part) for part in parts]
+    assert sorted(np.concatenate([each.read("ids") for each in opened])) == list(range(50))
     assert told == sorted(told)
     assert told[-1] == 1.0
     assert sorted(servers.sent(EndFileWork)) == sorted(servers.servers)
 
 
 def test_one_that_cannot_write_ends_the_others(servers: Scripted, tmp_path: Path) -> None:
-    (tmp_path / "b").write_text("mine")
-    with pytest.raises(CheckpointError, match="server 1 cannot write b"):
-        taken(servers).write(str(tmp_path), FILES, bool)
+    (tmp_path / "tables-1").write_text("mine")
+    with pytest.raises(CheckpointError, match="server 1 cannot write tables-1"):
+        taken(servers).write(str(tmp_path), file_name, bool)
     assert sorted(servers.sent(EndFileWork)) == sorted(servers.servers)
 
 
@@ -125,7 +129,7 @@ def test_one_that_is_gone_ends_the_others_and_is_not_asked_again(
 
     servers.answer = lost
     with pytest.raises(ServerUnresponsiveError):
-        taken(servers).write(str(tmp_path), FILES, bool)
+        taken(servers).write(str(tmp_path), file_name, bool)
     assert sorted(servers.sent(EndFileWork)) == [servers.servers[0], servers.servers[2]]
 
 
@@ -139,7 +143,7 @@ def test_one_that_makes_no_progress_is_named(servers: Scripted, tmp_path: Path) 
     servers.answer = stands
     begin = time.monotonic()
     with pytest.raises(CheckpointError, match=r"server 2 could write nothing .* for 0\.05 s"):
-        taken(servers, longest_stop=0.05).write(str(tmp_path), FILES, bool)
+        taken(servers, longest_stop=0.05).write(str(tmp_path), file_name, bool)
     assert time.monotonic() - begin < DEADLINE
     assert len(servers.sent(EndFileWork)) == 3
 
@@ -149,7 +153,7 @@ def test_one_that_has_ended_is_reported_and_nothing_is_written(
 ) -> None:
     made = taken(servers, servers.servers[:2])
     with pytest.raises(ServerLostError, match="server-2"):
-        made.write(str(tmp_path), FILES, bool)
+        made.write(str(tmp_path), file_name, bool)
     assert list(tmp_path.iterdir()) == []
     made.close()
     assert len(servers.sent(ReleaseSnapshot)) == 3
@@ -161,6 +165,6 @@ def test_what_is_not_written_is_released_once(servers: Scripted, tmp_path: Path)
     made.close()
     assert len(servers.sent(ReleaseSnapshot)) == 3
     made = taken(servers)
-    made.write(str(tmp_path), FILES, bool)
+    made.write(str(tmp_path), file_name, bool)
     made.close()
     assert len(servers.sent(ReleaseSnapshot)) == 3

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load, save_file
+from msgspec import to_builtins
 
 from psnb._src.checkpoint.loading import Checkpoint
 from psnb._src.checkpoint.manifest import MANIFEST
@@ -29,10 +28,21 @@ from psnb._src.server.tables.admission import CountFilter
 from psnb._src.server.tables.initializers import Uniform
 from psnb._src.server.tables.operations import PushRows, Segment
 from psnb._src.server.tables.row_use import CtrAccessor
+from psnb._src.server.tables.saved_files import FilePart
 from psnb._src.server.tables.sparse import SparseTable
-from psnb._src.utils.files import checksum
+from psnb._src.utils.files import NewFile
+from psnb._src.utils.sealed_json import typed
 from psnb.errors import CheckpointError, ConfigurationError
-from tests.checkpoint.saved import forge, in_hand, write
+from tests.checkpoint.saved import (
+    arrays_of,
+    forge,
+    in_hand,
+    manifest_of,
+    part_of,
+    rewrite,
+    write,
+    write_part,
+)
 from tests.client.in_process import DIM, embedding, variable
 
 BETWEEN = b"\n\0=====\0\n"
@@ -40,8 +50,8 @@ BETWEEN = b"\n\0=====\0\n"
 
 FILES = [
     MANIFEST,
-    *(f"{number:04d}-{shard:05d}.safetensors" for number in range(3) for shard in range(2)),
-    *(f"{number:04d}-{shard:05d}-01.safetensors" for number in (1, 2) for shard in range(2)),
+    *(f"{shard:05d}-variables.bin" for shard in range(6)),
+    *(f"{shard:05d}-variables-01.bin" for shard in range(2, 6)),
 ]
 UNREADABLE = OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError
 """What `forge` raises of a manifest whose sums cannot be mended."""
@@ -112,14 +122,14 @@ def _add_changes(path: Path, content: dict[str, Any]) -> None:
     """Have a checkpoint of which the first row of each shard of both tables came later."""
     content["depth"] = 1
     for entry in content["parameters"][1:]:
-        for files in entry["shards"]:
-            (file,) = files
-            changes = file.replace(".safetensors", "-01.safetensors")
-            state = load((path / file).read_bytes())
+        for parts in entry["shards"]:
+            (part,) = (typed(each, FilePart) for each in parts)
+            changes = part.file.replace(".bin", "-01.bin")
+            state = arrays_of(path, part)
             count = state["ids"].size
             state = {n: a[:1] if len(a) == count and n != "step" else a for n, a in state.items()}
-            save_file(state, path / changes)
-            files[changes] = checksum(path / changes)
+            with NewFile(str(path), changes) as file:
+                parts.append(to_builtins(write_part(file, changes, state)))
 
 
 def check(content: bytes) -> None:
@@ -136,20 +146,24 @@ def check(content: bytes) -> None:
     _load(model, folder)
     _load_forged(model, folder)
     random = np.random.default_rng(zlib.crc32(content))
-    for name, part in zip(FILES[1:], parts[1:], strict=False):
-        try:
-            state = load(part)
-        except (SafetensorError, KeyError, ValueError):
-            continue  # the file as a whole is checked above
-        _load_alone(state)
-        _bend(state, random)
-        _load_alone(state)
-        save_file(state, folder / name)
-        _load_forged(model, folder)
-        (folder / name).write_bytes(part)
+    try:
+        entries = manifest_of(folder).parameters
+    except CheckpointError:
+        return
+    before = {name: (folder / name).read_bytes() for name in FILES if (folder / name).exists()}
+    for entry in entries:
+        for shard, saved in enumerate(entry.shards):
+            for at, each in enumerate(saved):
+                with suppress(OSError, ValueError, CheckpointError):  # a file may be too short
+                    _load_alone(arrays_of(folder, each))
+                    rewrite(folder, entry.name, partial(_bend, random), shard, at)
+                    _load_alone(arrays_of(folder, part_of(folder, entry.name, shard, at)))
+                    _load(model, folder)
+                for name, content in before.items():
+                    (folder / name).write_bytes(content)
 
 
-def _bend(state: Segment, random: np.random.Generator) -> None:
+def _bend(random: np.random.Generator, state: Segment) -> None:
     """Make one of the arrays longer, shorter, of another dtype, or some of its bytes extreme."""
     name = random.choice(sorted(state))
     array = np.atleast_1d(state[name])

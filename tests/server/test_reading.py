@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import msgspec
 import numpy as np
 import pytest
-from safetensors.numpy import save
 
 from psnb._src.placement.layout import ShardPlacement
 from psnb._src.server.messages import Done, Failed, PendingReply, ServerAnswer
 from psnb._src.server.operations import (
     AskFileWork,
-    CheckedFiles,
+    CheckedParts,
     CheckFiles,
     CreateSparse,
     EndFileWork,
@@ -23,14 +23,16 @@ from psnb._src.server.operations import (
     HostShards,
     OnShard,
     PutSaved,
-    SavedFiles,
+    SavedParts,
 )
 from psnb._src.server.reading import FileChecking
 from psnb._src.server.server import Host
 from psnb._src.server.tables.checks import ExpectedRows
 from psnb._src.server.tables.initializers import Constant
 from psnb._src.server.tables.operations import LookUpRows, OnTables
-from psnb._src.utils.files import checksum
+from psnb._src.server.tables.saved_files import FilePart
+from psnb._src.utils.files import NewFile
+from tests.checkpoint.saved import write_part
 from tests.client.in_process import nowhere
 from tests.conftest import wait_until
 from tests.server.pair import now
@@ -62,13 +64,13 @@ class Server:
         assert isinstance(answer, Done)
         return answer.result
 
-    def check(self, address: str, expected: str, form: ExpectedRows | None = FORM) -> Any:
-        self.ask(CheckFiles("a restore", [SavedFiles(form, 0, 1, {address: expected}, 1)]))
+    def check(self, part: FilePart, form: ExpectedRows | None = FORM) -> Any:
+        self.ask(CheckFiles("a restore", [SavedParts(form, 0, 1, [part], 1)]))
         wait_until(lambda: self.ask(AskFileWork("a restore")).result is not None, "it is checked")
         return self.ask(AskFileWork("a restore")).result[0]
 
-    def put(self, address: str) -> None:
-        self.ask(OnShard(0, PutSaved("e", "a restore", "", address, 0, 3, None, None)))
+    def put(self, part: FilePart) -> None:
+        self.ask(OnShard(0, PutSaved("e", "a restore", "", part.key, 0, 3, None, None)))
 
     def rows(self) -> list[float]:
         ids = LookUpRows(STATE["ids"], training=False)
@@ -80,63 +82,73 @@ def server() -> Server:
     return Server()
 
 
+def written(folder: Path, **other: np.ndarray) -> FilePart:
+    """Write a file of two parts, and return the second one."""
+    with NewFile(str(folder), "file") as file:
+        write_part(file, "file", {"values": np.ones(3, np.int8)})
+        return write_part(file, str(folder / "file"), STATE | other)
+
+
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "shard"
-    path.write_bytes(save(STATE))
-    return path
+def part(tmp_path: Path) -> FilePart:
+    return written(tmp_path)
 
 
-def test_rows_of_a_checked_file_are_read(server: Server, file: Path) -> None:
-    found = server.check(str(file), checksum(file))
-    assert isinstance(found, CheckedFiles)
+def test_rows_of_a_checked_part_are_read(server: Server, part: FilePart) -> None:
+    found = server.check(part)
+    assert isinstance(found, CheckedParts)
     assert (found.counts, found.rows, found.step) == ([3], [3], 4)
-    server.put(str(file))
+    server.put(part)
     assert server.rows() == [0.0, 2.0, 4.0]
 
 
 def test_a_file_that_is_elsewhere_is_copied_and_the_copy_goes_in_the_end(
-    server: Server, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, part: FilePart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "copies").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "copies"))
-    fsspec.filesystem("memory").pipe_file("/reading/shard", file.read_bytes())
-    server.check("memory://reading/shard", checksum(file))
-    server.put("memory://reading/shard")
+    fsspec.filesystem("memory").pipe_file("/reading/file", Path(part.file).read_bytes())
+    there = msgspec.structs.replace(part, file="memory://reading/file")
+    server.check(there)
+    server.put(there)
     assert server.rows() == [0.0, 2.0, 4.0]
-    assert [*(tmp_path / "copies").glob("*/*")]
+    assert [*(tmp_path / "copies").iterdir()]
     server.ask(EndFileWork("a restore"))
     wait_until(lambda: not [*(tmp_path / "copies").iterdir()], "the copy has gone")
 
 
-@pytest.mark.parametrize("damage", ["its checksum", "FileNotFoundError", "not a regular file"])
-def test_a_file_that_is_damaged_or_not_there_is_not_read(
-    server: Server, file: Path, damage: str
+@pytest.mark.parametrize(
+    "damage", ["its checksum", "and must have", "FileNotFoundError", "not a regular file"]
+)
+def test_a_part_that_is_damaged_or_not_there_is_not_read(
+    server: Server, part: FilePart, damage: str
 ) -> None:
-    expected = checksum(file)
+    file = Path(part.file)
     if damage == "its checksum":
-        expected = "0" * 16
+        part = msgspec.structs.replace(part, checksum="0" * 16)
+    elif damage == "and must have":
+        file.write_bytes(file.read_bytes()[:-1])
     else:
         file.rename(file.with_name("other"))
         if damage == "not a regular file":
             file.symlink_to(file.with_name("other"))
-    assert damage in server.check(str(file), expected)
+    assert damage in server.check(part)
     with pytest.raises(Exception, match="has not checked"):
-        server.put(str(file))
+        server.put(part)
     assert server.rows() == [0.0, 0.0, 0.0]
 
 
-def test_what_is_in_a_file_is_checked_too(server: Server, file: Path) -> None:
-    file.write_bytes(save({**STATE, "ids": np.array([7, 3, 7], np.uint64)}))
-    assert "id 7 is there 2 times" in server.check(str(file), checksum(file))
+def test_what_is_in_a_part_is_checked_too(server: Server, tmp_path: Path) -> None:
+    part = written(tmp_path, ids=np.array([7, 3, 7], np.uint64))
+    assert "id 7 is there 2 times" in server.check(part)
 
 
-def test_a_restore_that_nobody_asks_for_is_forgotten(server: Server, file: Path) -> None:
-    server.check(str(file), checksum(file), None)
+def test_a_restore_that_nobody_asks_for_is_forgotten(server: Server, part: FilePart) -> None:
+    server.check(part, None)
     for _ in range(FileChecking.ticks - 1):
         server.host.tick()
-    server.put(str(file))  # counts as a question
+    server.put(part)  # counts as a question
     for _ in range(FileChecking.ticks):
         server.host.tick()
     with pytest.raises(Exception, match="has not checked what it is to read"):
-        server.put(str(file))
+        server.put(part)

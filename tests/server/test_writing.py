@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -11,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from psnb._src.server import file_work, writing
 from psnb._src.server.operations import (
@@ -28,18 +28,17 @@ from psnb._src.server.tables.admission import CountFilter
 from psnb._src.server.tables.dense import DenseTable
 from psnb._src.server.tables.initializers import Constant
 from psnb._src.server.tables.row_use import CtrAccessor
+from psnb._src.server.tables.saved_files import FilePart, SealedPart
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.server.tables.table import Table
 from psnb._src.server.writing import TableWriting
-from psnb._src.utils.files import WrittenFile, checksum
-from psnb._src.utils.mapped_arrays import mapped_arrays
 from psnb.errors import CheckpointError, ServerMemoryError
 from tests.conftest import wait_until
 from tests.server.pair import Pair, now
 from tests.server.standby import THREADS
 from tests.server.writes import push
 
-FILE = "0000-00000.safetensors"
+FILE = "00000-tables.bin"
 ONES = np.ones((40, 2), np.float32)
 
 
@@ -80,29 +79,39 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def written(
     folder: Path, tables: Mapping[str, Table], soon: writing.Soon = now
-) -> Mapping[str, WrittenFile]:
+) -> Mapping[str, FilePart]:
+    """Have all tables written into one file."""
     taken = {name: snapshot(table) for name, table in tables.items()}
-    writing = TableWriting("server 0", str(folder), taken, soon, THREADS)
+    writing = TableWriting("server 0", str(folder), {FILE: taken}, soon, THREADS)
     writing.begin()
     wait_until(lambda: writing.progress().result is not None, "it is written")
-    files = writing.progress().result
-    assert files is not None
+    parts = writing.progress().result
+    assert parts is not None
     assert not any(table.watchers for table in tables.values())
-    return files
+    return parts
 
 
-@pytest.mark.parametrize("make", TABLES.values(), ids=TABLES)
-def test_the_file_is_the_table(tmp_path: Path, make: Callable[[], Table]) -> None:
-    table = make()
-    found = written(tmp_path, {FILE: table})
-    for arrays in (load_file(tmp_path / FILE), mapped_arrays(tmp_path / FILE)):
-        state = table.state()
+@pytest.mark.parametrize("chunk", [100, 1 << 20])
+def test_the_parts_of_a_file_are_the_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(writing, "_CHUNK", chunk)
+    tables = {name: make() for name, make in TABLES.items()}
+    found = written(tmp_path, tables)
+    assert [*found] == [*tables]
+    for name, table in tables.items():
+        part, state = SealedPart(tmp_path / FILE, found[name]), table.state()
+        part.check()
+        arrays = part.mapped()
         assert arrays.keys() == state.keys()
-        for name, array in arrays.items():
-            np.testing.assert_array_equal(array, state[name], strict=True)
+        for key, array in arrays.items():
+            np.testing.assert_array_equal(array, state[key], strict=True)
+            np.testing.assert_array_equal(part.read(key), state[key], strict=True)
             assert array.flags.aligned
-    size = (tmp_path / FILE).stat().st_size
-    assert found == {FILE: WrittenFile(size, checksum(tmp_path / FILE), "server 0")}
+    parts = [*found.values()]
+    assert parts[0].start == 0
+    assert all(0 <= b.start - a.stop < 8 for a, b in itertools.pairwise(parts))
+    assert (tmp_path / FILE).stat().st_size == parts[-1].stop
 
 
 @pytest.mark.parametrize("rows", [None, 40])
@@ -118,14 +127,14 @@ def test_what_changes_between_two_pieces_is_written_as_it_was(
         push(table, np.arange(len(calls) % 40, 40, dtype=np.uint64), ONES[len(calls) % 40 :])
         function()
 
-    written(tmp_path, {FILE: table}, change_first)
-    assert len(calls) > 10
-    found = load_file(tmp_path / FILE)
+    parts = written(tmp_path, {"e": table}, change_first)
+    assert len(calls) >= 10
+    found = SealedPart(tmp_path / FILE, parts["e"]).mapped()
     assert all(np.array_equal(array, before[name]) for name, array in found.items())
 
 
 def test_a_missing_folder_is_reported_with_the_servers_name(tmp_path: Path) -> None:
-    taken = {FILE: snapshot(sparse())}
+    taken = {FILE: {"e": snapshot(sparse())}}
     writing = TableWriting("server 3", str(tmp_path / "gone"), taken, now, THREADS)
     writing.begin()
     with pytest.raises(CheckpointError, match=r"server 3 cannot write 0000.*: FileNot.*gone'"):
@@ -141,7 +150,7 @@ def test_a_full_disk_is_reported_with_what_to_do(
 
     monkeypatch.setattr(writing.NewFile, "write", full)
     with pytest.raises(CheckpointError, match=r"No space left on device.*Make room there"):
-        written(tmp_path, {FILE: sparse()})
+        written(tmp_path, {"e": sparse()})
 
 
 def test_want_of_memory_is_reported_as_such(
@@ -152,13 +161,13 @@ def test_want_of_memory_is_reported_as_such(
 
     monkeypatch.setattr(writing.NewFile, "write", full)
     with pytest.raises(ServerMemoryError, match=r"server 0 has no memory for writing 0000"):
-        written(tmp_path, {FILE: sparse()})
+        written(tmp_path, {"e": sparse()})
 
 
 def test_a_file_that_is_there_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("mine")
     with pytest.raises(CheckpointError, match="FileExistsError"):
-        written(tmp_path, {FILE: sparse()})
+        written(tmp_path, {"e": sparse()})
     assert (tmp_path / FILE).read_text() == "mine"
 
 
@@ -170,7 +179,7 @@ def test_what_is_stopped_ends_and_its_tables_are_free(tmp_path: Path) -> None:
         go_on.wait()
         function()
 
-    writing = TableWriting("server 0", str(tmp_path), {FILE: snapshot(table)}, wait, THREADS)
+    writing = TableWriting("server 0", str(tmp_path), {FILE: {"e": snapshot(table)}}, wait, THREADS)
     writing.begin()
     begun.wait()
     writing.stop()
@@ -192,7 +201,7 @@ class OnHost:
         return self.pair.manage("a", operation)
 
     def write(self) -> None:
-        self.ask(WriteTables(self.folder, {FILE: self.name}))
+        self.ask(WriteTables(self.folder, {FILE: [self.name]}))
 
     def wait(self) -> None:
         wait_until(lambda: self.ask(AskFileWork(self.folder)).result is not None, "it is written")
@@ -241,7 +250,7 @@ def test_snapshots_that_are_not_there_any_more_are_reported_and_nothing_is_writt
 ) -> None:
     on_host = OnHost(tmp_path)
     with pytest.raises(CheckpointError, match="does not have the snapshots any more"):
-        on_host.ask(WriteTables(on_host.folder, {FILE: on_host.name, "b": "a/77"}))
+        on_host.ask(WriteTables(on_host.folder, {FILE: [on_host.name, "a/77"]}))
     assert list(tmp_path.iterdir()) == []
     on_host.write()
     on_host.host.close()

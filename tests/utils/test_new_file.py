@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import fsspec
 import pytest
+from xxhash import xxh3_64_hexdigest
 
-from psnb._src.utils.files import NewFile
+from psnb._src.utils import files
+from psnb._src.utils.files import NewFile, PartialCopy
+from psnb._src.utils.paths import RemotePath
 
 
 def test_what_fails_leaves_no_file_where_fsspec_writes() -> None:
@@ -19,3 +24,33 @@ def test_what_fails_leaves_no_file_where_fsspec_writes() -> None:
     with pytest.raises(ValueError, match="halfway"):
         fail()
     assert not system.exists("/left/file")
+
+
+def test_of_a_remote_file_only_blocks_that_are_asked_for_are_copied_each_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(files, "_BLOCK", 10)
+    content = bytes(range(1, 36))
+    fsspec.filesystem("memory").pipe_file("/copied/file", content)
+    read: list[int] = []
+    copy = PartialCopy(RemotePath("memory://copied/file"), read.append)
+    assert copy.get(12, 22).read_bytes() == bytes(10) + content[10:30]
+    assert copy.get(29, 30).read_bytes() == bytes(10) + content[10:30]
+    assert read == [10, 10]
+    assert copy.get().read_bytes() == content
+    assert read == [10, 10, 10, 5]
+    path = copy.get(33, 99)  # more than there is
+    copy.remove()
+    assert not path.exists()
+
+
+def test_a_part_begins_where_numbers_can_be_used_and_has_its_own_checksum(tmp_path: Path) -> None:
+    with NewFile(str(tmp_path), "file") as file:
+        starts, sums = [], []
+        for part in (b"abc", b"", b"12345678", b"z"):
+            starts.append(file.begin_part())
+            file.write(memoryview(part))
+            sums.append(file.checksum)
+    assert starts == [0, 8, 8, 16]
+    assert (tmp_path / "file").read_bytes() == b"abc\0\0\0\0\x0012345678z"
+    assert sums == [xxh3_64_hexdigest(part) for part in (b"abc", b"", b"12345678", b"z")]

@@ -1,7 +1,7 @@
-"""NewerCheckpoint: a checkpoint for predictions, of which only new files are read. Pure.
+"""NewerCheckpoint: a checkpoint for predictions, of which only what is new is read. Pure.
 
-A follower asks for a folder's newest checkpoint again and again. Files that the one before
-had, too, are not read again; a delta shares all but its own with those before it.
+A follower asks for a folder's newest checkpoint again and again. Parts that the one before had,
+too, are not read again; a delta shares all but its own with those before it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from psnb._src.checkpoint.folders import checkpoints_in, not_read
 from psnb._src.checkpoint.manifest import differences
 from psnb._src.checkpoint.reader import parameter_value
-from psnb._src.checkpoint.shards import CheckpointReader, FileKey, State
+from psnb._src.checkpoint.shards import CheckedKey, CheckpointReader, State
 from psnb._src.checkpoint.store import number_of
 from psnb._src.utils.paths import AnyPath
 from psnb.errors import CheckpointError
@@ -48,13 +48,13 @@ class NewerCheckpoint:
     values : mapping of str to numpy.ndarray or SavedTable
         Variables, and the rows of tables.
     known : mapping of tuple to mapping
-        The arrays of all files that were checked.
+        The arrays of all parts that were checked.
     """
 
     reader: CheckpointReader
     number: int
     values: Mapping[str, Any]
-    known: Mapping[FileKey, State]
+    known: Mapping[CheckedKey, State]
 
 
 def newest_number(directory: AnyPath) -> int:
@@ -134,12 +134,12 @@ def _read(
 ) -> NewerCheckpoint:
     _check_fits(reader, wanted)
     values: dict[str, Any] = {}
-    known: dict[FileKey, State] = {}
+    known: dict[CheckedKey, State] = {}
     for name in wanted:
         entry = reader.manifest.entries[name]
         shards = reader.arrays(entry, before.known if before else {})
-        for files in shards:
-            known |= files
+        for parts in shards:
+            known |= parts
         values[name] = parameter_value(name, shards, before.values[name] if before else None)
         rows = entry.description.get("rows")
         if rows is not None and len(values[name]) != rows:

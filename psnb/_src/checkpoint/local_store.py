@@ -140,7 +140,7 @@ class LocalCheckpoint(StoredCheckpoint):
         # Without waiting: the writer of a partial folder may itself wait for the folder's lock.
         self.release = FolderLock(path / MANIFEST, "rb", SHARED | AT_ONCE).release
 
-    def file(self, name: str) -> Path:
+    def file(self, name: str, start: int = 0, stop: int | None = None) -> Path:
         file = self.path / name
         if not stat.S_ISREG(file.lstat().st_mode):
             raise DamagedFileError("it is not a regular file, but a link or a device")

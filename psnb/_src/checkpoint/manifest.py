@@ -1,6 +1,6 @@
 """Manifest: the list of a checkpoint's content, how it is written and read. Pure.
 
-It is JSON, with a checksum of each shard's file and one of itself: XXH3 with 64 bits, which costs
+It is JSON, with a checksum of each part of a file and one of itself: XXH3 with 64 bits, which costs
 little more than reading, and misses accidental damage once in 2**64 times. It does not protect
 against attacks: an attacker can compute a new checksum. So a valid checksum alone is not trusted;
 `psnb._src.checkpoint.shards` and `psnb._src.server.tables.checks` check everything else.
@@ -18,12 +18,13 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from psnb._src.server.tables.saved_files import FilePart, PartKey
 from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.sealed_json import FormatError, plain_json, read_sealed, require, sealed, typed
 from psnb._src.utils.text import shown
 from psnb.errors import CheckpointError
 
-FORMAT = 7
+FORMAT = 8
 
 MANIFEST = "manifest.json"
 """The file that makes a folder a checkpoint."""
@@ -33,15 +34,13 @@ KEPT = "kept"
 another manager's save might remove the checkpoint first."""
 
 _FILES = r"(files-[0-9a-f]{32}/)?"
-_FILE = _FILES + r"[0-9]{4,9}-[0-9]{5,9}(-(?P<depth>[0-9]{2,9}))?\.safetensors"
-"""The names of shards' files: in the checkpoint's folder, or in one of such a name next to it."""
+_FILE = _FILES + r"[0-9]{5,9}-(variables|tables)(-(?P<depth>[0-9]{2,9}))?\.bin"
+"""The names of servers' files: in the checkpoint's folder, or in one of such a name next to it."""
 
 _DEEPEST = 10**9
 
-ShardFiles = Annotated[
-    Mapping[Annotated[str, Meta(pattern=rf"\A{_FILE}\Z")], str], Meta(min_length=1)
-]
-"""The files of a shard, with their checksums: all of it, then what changed, the oldest first."""
+ShardParts = Annotated[Sequence[FilePart], Meta(min_length=1)]
+"""The parts of a shard: all of it, then what changed, the oldest first."""
 
 
 class ManifestEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,19 +54,19 @@ class ManifestEntry(Struct, frozen=True, forbid_unknown_fields=True):
         What must be equal to load it: kind, dtype, shape or dim and rows, optimizer slots.
     optimizer : mapping or None
         Name and hyperparameters at the time of saving, for information.
-    shards : sequence of mapping of str to str
-        The files of each of its shards.
+    shards : sequence of sequence of FilePart
+        The parts of each of its shards.
     """
 
     name: str
     description: Mapping[str, Any]
     optimizer: Mapping[str, Any] | None
-    shards: Annotated[Sequence[ShardFiles], Meta(min_length=1)]
+    shards: Annotated[Sequence[ShardParts], Meta(min_length=1)]
 
     @property
-    def files(self) -> Mapping[str, str]:
-        """All files, with their checksums."""
-        return {file: sum_ for shard in self.shards for file, sum_ in shard.items()}
+    def files(self) -> list[str]:
+        """The names of all files that it needs."""
+        return [*dict.fromkeys(part.file for shard in self.shards for part in shard)]
 
 
 class Manifest(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
@@ -98,13 +97,20 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
 
     def __post_init__(self) -> None:
         names: set[str] = set()
-        files: set[str] = set()
+        parts: set[PartKey] = set()
         for each in self.parameters:
             require(each.name not in names, f"parameter {each.name!r:.80} is there twice")
             names.add(each.name)
-            for file in chain.from_iterable(each.shards):
-                require(file not in files, f"shard {file} is there twice")
-                files.add(file)
+            for part in chain.from_iterable(each.shards):
+                file, start = part.key
+                require(re.fullmatch(_FILE, file) is not None, f"{file!r:.80} is no name of a file")
+                require(part.key not in parts, f"what begins at {start} in {file} is there twice")
+                parts.add(part.key)
+
+    @property
+    def files(self) -> list[str]:
+        """The names of all files that it needs."""
+        return [*dict.fromkeys(chain.from_iterable(each.files for each in self.parameters))]
 
     @cached_property
     def entries(self) -> Mapping[str, ManifestEntry]:
@@ -127,9 +133,9 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
         return sealed(msgspec.to_builtins(self), FORMAT)
 
 
-def file_name(parameter: int, shard: int, depth: int) -> str:
-    """Return the name of a shard's file; no checkpoint that this one builds on has the same."""
-    return f"{parameter:04d}-{shard:05d}{f'-{depth:02d}' if depth else ''}.safetensors"
+def file_name(depth: int, server: int, kind: str) -> str:
+    """Return the name of a server's file; no checkpoint that this one builds on has the same."""
+    return f"{server:05d}-{kind}{f'-{depth:02d}' if depth else ''}.bin"
 
 
 def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:

@@ -15,7 +15,7 @@ import numpy as np
 from psnb._src.checkpoint.folders import checkpoints_in, is_gone, require_read
 from psnb._src.checkpoint.manifest import FORMAT
 from psnb._src.checkpoint.saved_table import SavedTable
-from psnb._src.checkpoint.shards import CheckpointReader, FileKey, State
+from psnb._src.checkpoint.shards import CheckedKey, CheckpointReader, State
 from psnb._src.utils.checks import path_text
 from psnb._src.utils.paths import AnyPath, as_path
 from psnb._src.utils.text import MOST_LISTED, NAME, listed, text_table, truncate
@@ -114,7 +114,7 @@ class SavedCheckpoint(Mapping[str, Any]):
     @property
     def files(self) -> tuple[AnyPath, ...]:
         """The files of all parameters."""
-        return tuple(map(self._reader.stored.place, self._names()))
+        return tuple(map(self._reader.stored.place, self._manifest.files))
 
     @property
     def nbytes(self) -> int:
@@ -125,7 +125,7 @@ class SavedCheckpoint(Mapping[str, Any]):
         CheckpointError
             If one is missing.
         """
-        return self._sum(self._names())
+        return self._sum(self._manifest.files)
 
     @property
     def own_nbytes(self) -> int:
@@ -136,7 +136,7 @@ class SavedCheckpoint(Mapping[str, Any]):
         CheckpointError
             If a file is missing.
         """
-        return self._sum(filter(self._manifest.own, self._names()))
+        return self._sum(filter(self._manifest.own, self._manifest.files))
 
     def _sum(self, names: Iterable[str]) -> int:
         try:
@@ -168,14 +168,9 @@ class SavedCheckpoint(Mapping[str, Any]):
             )
             raise CheckpointError("\n".join([*damage[:MOST_LISTED], *more]))
 
-    def _names(self) -> Iterator[str]:
-        """Yield the names of the files of all parameters."""
-        for entry in self._manifest.entries.values():
-            yield from entry.files
-
 
 def parameter_value(
-    name: str, shards: Sequence[Mapping[FileKey, State]], base: Any = None
+    name: str, shards: Sequence[Mapping[CheckedKey, State]], base: Any = None
 ) -> np.ndarray | SavedTable:
     """Return a parameter as saved, from its arrays; ``base`` is its earlier state."""
     parts = [list(shard.values()) for shard in shards]

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from psnb._src.checkpoint.manifest import ManifestEntry
@@ -22,10 +23,10 @@ from psnb._src.client.server_client import ServerClient
 from psnb._src.client.snapshots import FileWorkers
 from psnb._src.client.whole_tables import SavedPart, SavedState, TableLoad, load_tables, make_room
 from psnb._src.placement.layout import ServerAddress
-from psnb._src.server.operations import AskFileWork, CheckedFiles, CheckFiles, SavedFiles
+from psnb._src.server.operations import AskFileWork, CheckedParts, CheckFiles, SavedParts
 from psnb._src.server.tables.checks import Form
 from psnb._src.server.tables.operations import SEGMENT
-from psnb._src.server.tables.saved_files import SealedFile
+from psnb._src.server.tables.saved_files import FilePart, PartKey, SealedPart
 
 if TYPE_CHECKING:
     from psnb._src.client.dense_shards import DenseShards
@@ -59,13 +60,16 @@ class RestoredFiles:
         self._reader, self._parts = reader, parts
         self._key = uuid.uuid4().hex
         self._touched = 0.0
-        self._found: dict[_Shard, CheckedFiles] = {}
-        self._files: dict[str, _FileHere] = {}  # by address
-        for entry, _ in parts.values():
-            for number, files in enumerate(entry.shards):
-                for file in files:
-                    here = _FileHere(reader, entry, number, file)
-                    self._files[self._address(file)] = here
+        self._found: dict[_Shard, CheckedParts] = {}
+        self._here: dict[PartKey, _PartHere] = {}
+        self._there: dict[_Shard, list[FilePart]] = {}  # by their addresses
+        for name, (entry, _) in parts.items():
+            for number, shard in enumerate(entry.shards):
+                self._there[name, number] = []
+                for part in shard:
+                    there = msgspec.structs.replace(part, file=str(reader.stored.place(part.file)))
+                    self._there[name, number].append(there)
+                    self._here[there.key] = _PartHere(reader, entry, part)
         stands = "could read nothing of a checkpoint"
         self._workers = {
             each: FileWorkers(each, self._key, stands)
@@ -150,39 +154,35 @@ class RestoredFiles:
         )
         for server, found in answers.items():
             for shard, each in zip(asked[server], found, strict=True):
-                if isinstance(each, CheckedFiles):
+                if isinstance(each, CheckedParts):
                     self._found[shard] = each
         return {*answers}
 
-    def _run(self, asked: Mapping[_Server, list[SavedFiles]]) -> dict[_Server, Any]:
+    def _run(self, asked: Mapping[_Server, list[SavedParts]]) -> dict[_Server, Any]:
         answers: dict[_Server, Any] = {}
         for client, workers in self._workers.items():
             checks = {
-                server: CheckFiles(self._key, files)
-                for (by, server), files in asked.items()
+                server: CheckFiles(self._key, parts)
+                for (by, server), parts in asked.items()
                 if by is client
             }
             found = workers.run(checks, spare=True)
             answers |= {(client, server): each for server, each in found.items()}
         return answers
 
-    def _saved(self, name: str, number: int) -> SavedFiles:
+    def _saved(self, name: str, number: int) -> SavedParts:
         entry, parameter = self._parts[name]
-        files = {self._address(file): each for file, each in entry.shards[number].items()}
-        owners = len(parameter.tables)
-        return SavedFiles(parameter.saved_form, number, len(entry.shards), files, owners)
-
-    def _address(self, file: str) -> str:
-        return str(self._reader.stored.place(file))
+        form, owners = parameter.saved_form, len(parameter.tables)
+        there = self._there[name, number]
+        return SavedParts(form, number, len(entry.shards), there, owners)
 
     def _states(self, name: str) -> list[SavedState]:
         states = []
-        for number, files in enumerate(self._parts[name][0].shards):
+        for number, _ in enumerate(self._parts[name][0].shards):
             found = self._found[name, number]
-            addresses = map(self._address, files)
             parts = [
-                SavedPart(self._files[address], count, self._key, address)
-                for address, count in zip(addresses, found.counts, strict=True)
+                SavedPart(self._here[part.key], count, self._key, part)
+                for part, count in zip(self._there[name, number], found.counts, strict=True)
             ]
             states.append(SavedState(parts, found.rows, found.step, found.updates))
         return states
@@ -195,25 +195,23 @@ class RestoredFiles:
             for load in loads[name]:
                 at = client.server_of(load.table[0])
                 servers[load] = None if at is None else (client, at)
-        wanted: dict[_Server, dict[str, None]] = {}
+        wanted: dict[_Server, dict[PartKey, FilePart]] = {}
         for load, server in servers.items():
             if server is not None:
-                wanted.setdefault(server, {}).update(dict.fromkeys(load.files()))
+                wanted.setdefault(server, {}).update(load.saved())
         alone = {
-            server: [
-                SavedFiles(None, 0, 0, {each: self._files[each].expected}, 0) for each in files
-            ]
-            for server, files in wanted.items()
+            server: [SavedParts(None, 0, 0, [each], 0) for each in parts.values()]
+            for server, parts in wanted.items()
         }
-        read: dict[_Server | None, set[str]] = {
-            server: {file for file, each in zip(wanted[server], found, strict=True) if each is None}
+        read: dict[_Server | None, set[PartKey]] = {
+            server: {key for key, each in zip(wanted[server], found, strict=True) if each is None}
             for server, found in self._run(alone).items()
         }
         for load, server in servers.items():
-            if not load.files() <= read.get(server, set()):
+            if not load.saved().keys() <= read.get(server, set()):
                 load.reads = False
-                for file in load.files():
-                    self._files[file].open()
+                for key in load.saved():
+                    self._here[key].open()
 
     def _end(self) -> None:
         for each in self._workers.values():
@@ -235,24 +233,17 @@ def _groups(loads: Mapping[str, Sequence[TableLoad]]) -> Iterator[list[str]]:
         yield group
 
 
-class _FileHere:
-    """A file that this process reads when it must."""
+class _PartHere:
+    """A part that this process reads when it must."""
 
-    def __init__(
-        self, reader: CheckpointReader, entry: ManifestEntry, number: int, file: str
-    ) -> None:
-        self._reader, self._entry, self._number, self._file = reader, entry, number, file
-        self._opened: SealedFile | None = None
+    def __init__(self, reader: CheckpointReader, entry: ManifestEntry, part: FilePart) -> None:
+        self._reader, self._entry, self._part = reader, entry, part
+        self._opened: SealedPart | None = None
 
-    @property
-    def expected(self) -> str:
-        """Its checksum."""
-        return self._entry.shards[self._number][self._file]
-
-    def open(self) -> SealedFile:
+    def open(self) -> SealedPart:
         """Return it, with a right checksum; CheckpointError if it is not there."""
         if self._opened is None:
-            self._opened = self._reader.file(self._entry, self._number, self._file)
+            self._opened = self._reader.part(self._entry, self._part)
         return self._opened
 
     @property
@@ -264,5 +255,5 @@ class _FileHere:
         self, name: str, start: int = 0, stop: int | None = None, *, flat: bool = False
     ) -> np.ndarray:
         """See `SavedArrays`."""
-        with self._reader.refusing(self._file, self._entry):
+        with self._reader.refusing(self._part, self._entry):
             return self.open().read(name, start, stop, flat=flat)

@@ -1,26 +1,25 @@
 """CheckpointReader: a checkpoint's files, checked before anything is loaded. Pure, without Dask.
 
-A file's header comes first: its description of arrays must fit the file's size and the parameter.
-Only then is the file read, piece by piece, for its checksum; a forged one may claim any size. Of
-arrays whose numbers matter, for example ids, a few million are in memory at a time. So a check
-takes no more memory, however large a shard is.
+What the manifest says of arrays must fit the file's size and the parameter. Only then is a part
+read, piece by piece, for its checksum; a forged one may claim any size. Of arrays whose numbers
+matter, for example ids, a few million are in memory at a time. So a check takes no more memory,
+however large a shard is.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Meta, Struct
-from safetensors import SafetensorError
 
 from psnb._src.checkpoint.folders import store_at
 from psnb._src.checkpoint.manifest import ManifestEntry
-from psnb._src.server.operations import CheckedFiles
+from psnb._src.server.operations import CheckedParts
 from psnb._src.server.reading import found_in
 from psnb._src.server.tables.checks import (
     ROW_USE,
@@ -28,9 +27,9 @@ from psnb._src.server.tables.checks import (
     ExpectedRows,
     SavedShard,
     check_saved,
-    check_saved_files,
+    check_saved_parts,
 )
-from psnb._src.server.tables.saved_files import SealedFile
+from psnb._src.server.tables.saved_files import FilePart, PartKey, SealedPart
 from psnb._src.utils.mapped_arrays import Dtype
 from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.sealed_json import typed
@@ -39,8 +38,8 @@ from psnb.errors import CheckpointError
 State = dict[str, np.ndarray]
 
 
-FileKey = tuple[str, int, int, str, str]
-"""A file that was checked: its parameter, shard, number of shards, name and checksum."""
+CheckedKey = tuple[str, int, int, PartKey, str]
+"""A part that was checked: its parameter, shard, number of shards, key and checksum."""
 
 
 class CheckpointReader:
@@ -81,9 +80,9 @@ class CheckpointReader:
         self,
         entry: ManifestEntry,
         expected: Expected,
-        known: Mapping[FileKey, State] = MappingProxyType({}),
-    ) -> list[dict[FileKey, State]]:
-        """Check that a parameter can be loaded from its files.
+        known: Mapping[CheckedKey, State] = MappingProxyType({}),
+    ) -> list[dict[CheckedKey, State]]:
+        """Check that a parameter can be loaded.
 
         Parameters
         ----------
@@ -92,14 +91,14 @@ class CheckpointReader:
         expected : Expected
             What the parameter must be.
         known : mapping of tuple to mapping
-            The arrays of files that were checked before, of a parameter with this description. They
-            are not read again, and new files of a shard whose first file is known are checked by
+            The arrays of parts that were checked before, of a parameter with this description. They
+            are not read again, and new parts of a shard whose first part is known are checked by
             themselves.
 
         Returns
         -------
         list of dict of tuple to dict
-            Of each shard, the arrays of its files, the oldest first: mapped into memory, read-only.
+            Of each shard, the arrays of its parts, the oldest first: mapped into memory, read-only.
 
         Raises
         ------
@@ -107,19 +106,22 @@ class CheckpointReader:
             If a file is missing or damaged, or does not fit the parameter.
         """
         found = []
-        for number, files in enumerate(entry.shards):
-            keys = [(entry.name, number, len(entry.shards), *each) for each in files.items()]
+        for number, parts in enumerate(entry.shards):
+            keys = {
+                (entry.name, number, len(entry.shards), part.key, part.checksum): part
+                for part in parts
+            }
             new = [key for key in keys if key not in known]
-            opened = self._opened(entry, number, [file for *_, file, _ in new], expected)
-            if keys[0] in new:
+            opened = self._opened(entry, number, [keys[key] for key in new], expected)
+            if new[:1] == [*keys][:1]:
                 self._check_together(entry, number, opened, expected)
             arrays = dict(zip(new, (each.mapped() for each in opened), strict=True))
             found.append({key: arrays[key] if key in arrays else known[key] for key in keys})
         return found
 
     def arrays(
-        self, entry: ManifestEntry, known: Mapping[FileKey, State] = MappingProxyType({})
-    ) -> list[dict[FileKey, State]]:
+        self, entry: ManifestEntry, known: Mapping[CheckedKey, State] = MappingProxyType({})
+    ) -> list[dict[CheckedKey, State]]:
         """Return the arrays of a parameter, which are checked to be what its entry says.
 
         They are as `check` returns them, which has the same ``known``.
@@ -136,45 +138,39 @@ class CheckpointReader:
                 f"checkpoint {str(self.path)!r}: {entry.name!r:.200} is not a parameter that this "
                 f"psnb reads: {error}"
             ) from error
-        return self.check(entry, described.expected(entry.name, self._names(entry, known)), known)
+        return self.check(entry, described.expected(entry), known)
 
     def checked(
         self, entry: ManifestEntry, number: int, expected: Expected, owners: int
-    ) -> CheckedFiles:
+    ) -> CheckedParts:
         """Check a shard of a parameter, and return what is in it; raises as `check` does.
 
         ``owners`` is the number of shards that there are now.
         """
-        files = self._opened(entry, number, [*entry.shards[number]], expected)
-        rows = self._check_together(entry, number, files, expected, owners)
-        with self.refusing([*entry.shards[number]][-1], entry):
-            return found_in(files, rows)
+        parts = self._opened(entry, number, entry.shards[number], expected)
+        rows = self._check_together(entry, number, parts, expected, owners)
+        with self.refusing(entry.shards[number][-1], entry):
+            return found_in(parts, rows)
 
-    def file(self, entry: ManifestEntry, number: int, file: str) -> SealedFile:
-        """Return a file of a shard, with a right checksum; raises as `check` does."""
-        with self.refusing(file, entry):
-            opened = SealedFile(self.stored.file(file), entry.shards[number][file])
+    def part(self, entry: ManifestEntry, part: FilePart) -> SealedPart:
+        """Return a part of a shard, with a right checksum; raises as `check` does."""
+        with self.refusing(part, entry):
+            opened = self._open(part)
             opened.check()
             return opened
 
-    def _names(self, entry: ManifestEntry, known: Mapping[FileKey, State]) -> Collection[str]:
-        """Return the names of the arrays of a parameter's first file."""
-        file, expected = next(iter(entry.shards[0].items()))
-        if (key := (entry.name, 0, len(entry.shards), file, expected)) in known:
-            return known[key]
-        with self.refusing(file, entry):
-            return SealedFile(self.stored.file(file), expected).forms
+    def _open(self, part: FilePart) -> SealedPart:
+        return SealedPart(self.stored.file(part.file, part.start, part.stop), part)
 
     def _opened(
-        self, entry: ManifestEntry, number: int, names: Sequence[str], expected: Expected
-    ) -> list[SealedFile]:
-        """Return files of a shard, each checked by itself."""
-        files, found = entry.shards[number], []
-        first = next(iter(files))
-        for name in names:
-            with self.refusing(name, entry):
-                opened = SealedFile(self.stored.file(name), files[name])
-                form, read, part = opened.forms, opened.read, name != first
+        self, entry: ManifestEntry, number: int, parts: Sequence[FilePart], expected: Expected
+    ) -> list[SealedPart]:
+        """Return parts of a shard, each checked by itself."""
+        first, found = entry.shards[number][0], []
+        for each in parts:
+            with self.refusing(each, entry):
+                opened = self._open(each)
+                form, read, part = opened.forms, opened.read, each is not first
                 check_saved(expected, SavedShard(number, len(entry.shards), form, read, part))
                 opened.check()
                 found.append(opened)
@@ -184,22 +180,22 @@ class CheckpointReader:
         self,
         entry: ManifestEntry,
         number: int,
-        files: Sequence[SealedFile],
+        parts: Sequence[SealedPart],
         expected: Expected,
         owners: int = 1,
     ) -> np.ndarray:
-        saved = [SavedShard(number, len(entry.shards), each.forms, each.read) for each in files]
-        with self.refusing([*entry.shards[number]][-1], entry):
-            return check_saved_files(expected, saved, owners)
+        saved = [SavedShard(number, len(entry.shards), each.forms, each.read) for each in parts]
+        with self.refusing(entry.shards[number][-1], entry):
+            return check_saved_parts(expected, saved, owners)
 
     @contextmanager
-    def refusing(self, file: str, entry: ManifestEntry) -> Iterator[None]:
-        """Say which file of which parameter it is that cannot be loaded."""
+    def refusing(self, part: FilePart, entry: ManifestEntry) -> Iterator[None]:
+        """Say which file has which parameter that cannot be loaded."""
         try:
             yield
-        except (OSError, SafetensorError, ValueError) as error:
+        except (OSError, ValueError) as error:
             raise CheckpointError(
-                f"checkpoint {str(self.path)!r}: shard {file} of {entry.name!r} is damaged: "
+                f"checkpoint {str(self.path)!r}: {part.file} is damaged, where {entry.name!r} is: "
                 f"{error}; restore another one, or copy it again from where it is whole"
             ) from error
 
@@ -216,19 +212,20 @@ class _Described(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kin
 class _DescribedVariable(_Described, frozen=True, tag="variable"):
     shape: tuple[_Size, ...]
 
-    def expected(self, name: str, found: Collection[str]) -> Expected:
-        return Expected(name, np.dtype(self.dtype), self.slots, self.shape)
+    def expected(self, entry: ManifestEntry) -> Expected:
+        return Expected(entry.name, np.dtype(self.dtype), self.slots, self.shape)
 
 
 class _DescribedTable(_Described, frozen=True, tag="embedding"):
     dim: _Size
     rows: Annotated[int, Meta(gt=0, lt=2**62)] | None
 
-    def expected(self, name: str, found: Collection[str]) -> Expected:
+    def expected(self, entry: ManifestEntry) -> Expected:
         fixed = None if self.rows is None else (self.rows, 0, 1)
         # Whether their use is remembered and whether ids wait is not described, and changes no row.
+        found = entry.shards[0][0].arrays
         uses, waits = ROW_USE[0] in found, "waiting.ids" in found
-        described = name, np.dtype(self.dtype), self.slots, (self.dim,), fixed
+        described = entry.name, np.dtype(self.dtype), self.slots, (self.dim,), fixed
         return ExpectedRows(*described, uses=uses, waits=waits)
 
 

@@ -8,7 +8,7 @@ last::
     ckpt-000003/manifest.json               the checkpoint, with the names of its files
     files-0f3a…/begun                       when this was begun, in seconds since the epoch
     files-0f3a…/kept                        only if it is never removed as one of the oldest
-    files-0f3a…/0000-00000.safetensors      one file a shard
+    files-0f3a…/00000-tables.bin            what a server has written
     …
 
 A manifest is made only where there is none (which S3, GCS, Azure and fsspec's memory can check in
@@ -17,7 +17,7 @@ manifest first, and then the folders with its files that no other manifest names
 share files. A save that shares files looks, once the new manifest is there, whether the old one
 is still there: if so, no other has removed files without having seen the new one. It is unknown
 whether a writer is alive: files that belong to no checkpoint are removed a day after they were
-begun. A checkpoint may be removed while it is read, which raises an error. To be read, files are
+begun. A checkpoint may be removed while it is read, which raises an error. What is read of files is
 copied to this machine's folder for temporary files.
 
 Only files that are known to be unneeded are removed: `CheckpointStore._named` says which files are
@@ -30,8 +30,6 @@ from __future__ import annotations
 import logging
 import math
 import re
-import shutil
-import tempfile
 import time
 import uuid
 import weakref
@@ -41,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from psnb._src.checkpoint.manifest import KEPT, MANIFEST, Manifest, read_manifest
+from psnb._src.utils.files import PartialCopy
 from psnb._src.utils.paths import AnyPath, RemotePath
 from psnb.errors import CheckpointError
 
@@ -85,7 +84,7 @@ _FILES_FOLDER = "files-"
 
 
 class StoredCheckpoint:
-    """A checkpoint in a store; files that are asked for are copied to this machine.
+    """A checkpoint in a store; what is asked for of its files is copied to this machine.
 
     Parameters
     ----------
@@ -109,9 +108,9 @@ class StoredCheckpoint:
         self.path = path
         if not (path / MANIFEST).exists():
             raise FileNotFoundError("it has no manifest")
-        self._copies = Path(tempfile.mkdtemp(prefix="psnb-checkpoint-"))
+        self._copies: dict[str, PartialCopy] = {}
         # At the latest with the last reference to it. Arrays that are mapped stay usable.
-        self.release = weakref.finalize(self, shutil.rmtree, self._copies, ignore_errors=True)
+        self.release = weakref.finalize(self, _remove, self._copies)
 
     def manifest(self) -> Manifest:
         """Return its manifest.
@@ -123,20 +122,19 @@ class StoredCheckpoint:
         """
         return read_manifest(self.path, self.file)
 
-    def file(self, name: str) -> Path:
+    def file(self, name: str, start: int = 0, stop: int | None = None) -> Path:
         """Return one of its files on this machine, by the name that the manifest has.
+
+        Of a copy, only what is between ``start`` and ``stop`` is there.
 
         Raises
         ------
         OSError
             If it cannot be had.
         """
-        copy = self._copies / name.replace("/", "-")
-        if not copy.exists():
-            coming = copy.with_name(f"{copy.name}.{uuid.uuid4().hex}")
-            RemotePath(str(self.place(name))).fetch(coming)
-            coming.rename(copy)  # only what is whole has its name, in any thread
-        return copy
+        if name not in self._copies:
+            self._copies.setdefault(name, PartialCopy(RemotePath(str(self.place(name)))))
+        return self._copies[name].get(start, stop)
 
     def place(self, name: str) -> AnyPath:
         """Return where one of its files is."""
@@ -152,6 +150,11 @@ class StoredCheckpoint:
             return all(self.size(each) for each in files)
         except OSError:
             return False
+
+
+def _remove(copies: dict[str, PartialCopy]) -> None:
+    for each in copies.values():
+        each.remove()
 
 
 class PartialCheckpoint:
@@ -385,8 +388,8 @@ class CheckpointStore:
             manifest = stored.manifest()
         finally:
             stored.release()
-        files = [file for entry in manifest.parameters for file in entry.files]
-        names = [name.partition("/")[0] for name in (manifest.prefix, *files) if "/" in name]
+        files = manifest.prefix, *manifest.files
+        names = [name.partition("/")[0] for name in files if "/" in name]
         # One that was written on a disk, and copied here, has its files in its own folder.
         own = [] if manifest.prefix else [path.name]
         return [self.root / name for name in dict.fromkeys([*own, *names])]

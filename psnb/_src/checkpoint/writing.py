@@ -5,30 +5,37 @@ A checkpoint is a folder::
     ckpt-000003/
       manifest.json              what is in it: one entry a parameter, and the caller's metadata
       kept                       only if it is never removed as one of the oldest; empty
-      0000-00000.safetensors     one file a shard: values, optimizer state, ids of embedding rows
-      0000-00000-01.safetensors  a delta has such, too: of the rows that changed
+      00000-variables.bin        what a server has: values and optimizer state of variables,
+      00000-tables.bin           and of the rows of embeddings, with their ids
+      00000-tables-01.bin        a delta has such, too: of the rows that changed
       …
 
-Each server writes its shards into a partial checkpoint, and syncs them; then the manifest is
+A file consists of parts, one for each shard: arrays, one right after the other, and nothing else.
+The manifest has for each part its file, where it begins, its checksum, and the form of each array.
+Variables and tables are apart as of deltas most variables are new, and most rows are shared.
+
+Each server writes its files into a partial checkpoint, and syncs them; then the manifest is
 written, and it becomes a checkpoint in one step. (`psnb._src.checkpoint.local_store` and
 `psnb._src.checkpoint.store` say how, and how several processes share a folder.) Nothing in it is
 pickled. A shard is a unit of writing only: a parameter is read from all of its shards, for any
 number of servers. Shards that did not change since an earlier checkpoint are not written again, if
-the caller says so: the new one shares the files (see `DeltaBase`).
+the caller says so: the new one shares the files (see `DeltaBase`), with all that is in them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import chain
+from functools import partial
 from typing import Any, NamedTuple
+
+import msgspec
 
 from psnb._src.checkpoint.manifest import Manifest, ManifestEntry, checked_metadata, file_name
 from psnb._src.checkpoint.store import CheckpointStore, PartialCheckpoint, StoredCheckpoint
 from psnb._src.client.snapshots import TableSnapshots
-from psnb._src.utils.files import WrittenFile
+from psnb._src.server.tables.saved_files import FilePart
 from psnb._src.utils.paths import AnyPath, RemotePath
 from psnb.errors import CheckpointError
 
@@ -49,15 +56,15 @@ class DeltaBase:
         Where it is.
     depth : int
         On how many others it builds.
-    shards : mapping of tuple to mapping of str to str
-        The files of each shard, with their checksums.
+    shards : mapping of tuple to sequence of FilePart
+        The parts of each shard.
     marks : mapping of tuple to str
         Of each shard, the servers' mark of that moment.
     """
 
     path: AnyPath
     depth: int
-    shards: Mapping[ShardKey, Mapping[str, str]]
+    shards: Mapping[ShardKey, Sequence[FilePart]]
     marks: Mapping[ShardKey, str]
 
 
@@ -77,7 +84,7 @@ def in_use(folder: CheckpointStore, base: DeltaBase | None) -> Iterator[UsedBase
             with suppress(CheckpointError):
                 stored = folder.use(base.path)
                 ended.callback(stored.release)
-                if stored.has(chain.from_iterable(base.shards.values())):
+                if stored.has(_files(base.shards)):
                     found = UsedBase(stored, base)
         yield found
 
@@ -126,26 +133,20 @@ def write_checkpoint(
     """
     content = checked_metadata(metadata)
     try:
-        with directory.partial() as partial:
-            shared: dict[ShardKey, Mapping[str, str]] = {}
+        with directory.partial() as made:
+            shards: dict[ShardKey, list[FilePart]] = {key: [] for key in taken.taken}
             depth = 0
             if base is not None:
                 parts = [key for key, each in taken.taken.items() if not each.whole]
-                if shared := {key: base.known.shards[key] for key in parts}:
+                if shared := {key: [*base.known.shards[key]] for key in parts}:
                     depth = base.known.depth + 1
-                    partial.share(base.stored, chain.from_iterable(shared.values()))
-            files = {
-                (name, shard): file_name(position, shard, depth)
-                for position, (name, each) in enumerate(taken.parameters.items())
-                for shard, _ in enumerate(each.tables)
-                if not taken.taken[name, shard].nothing
-            }
-            written = taken.write(str(partial.folder), files, on_progress)
-            for file, found in written.items():
-                _check_there(partial, file, found)
-            shards = {key: dict(shared.get(key, {})) for key in taken.taken}
-            for key, file in files.items():
-                shards[key][partial.prefix + file] = written[file].checksum
+                    made.share(base.stored, _files(shared))
+                    shards |= shared
+            written = taken.write(str(made.folder), partial(file_name, depth), on_progress)
+            for server, new in written.items():
+                _check_there(made, server, new.values())
+                for key, part in new.items():
+                    shards[key].append(msgspec.structs.replace(part, file=made.prefix + part.file))
             entries = [
                 ManifestEntry(
                     name,
@@ -155,8 +156,8 @@ def write_checkpoint(
                 )
                 for name, each in taken.parameters.items()
             ]
-            manifest = Manifest(content, consistent, run or {}, depth, partial.prefix, entries)
-            path = partial.finish(manifest, kept=kept)
+            manifest = Manifest(content, consistent, run or {}, depth, made.prefix, entries)
+            path = made.finish(manifest, kept=kept)
             marks = {key: each.mark for key, each in taken.taken.items()}
             return DeltaBase(path, depth, shards, marks)
     except OSError as error:
@@ -165,17 +166,23 @@ def write_checkpoint(
         ) from error
 
 
-def _check_there(partial: PartialCheckpoint, file: str, written: WrittenFile) -> None:
-    """Check that a file that a server has written is there for this process, too."""
-    try:
-        size = RemotePath(str(partial.folder / file)).size()
-    except FileNotFoundError:
-        size = -1
-    if size != written.nbytes:
-        here = "is not there" if size < 0 else f"has {size:,} bytes of {written.nbytes:,}"
-        raise CheckpointError(
-            f"{written.by} has written {file} into {str(partial.folder)!r}, but in the notebook it "
-            f"{here}: the server is on another host, which has a folder of that name, too. All "
-            "servers and the notebook must reach the directory, on disks that they share or by an "
-            "address like s3://bucket/folder"
-        )
+def _files(shards: Mapping[ShardKey, Sequence[FilePart]]) -> list[str]:
+    """Return the names of the files in which parts are."""
+    return [*dict.fromkeys(part.file for parts in shards.values() for part in parts)]
+
+
+def _check_there(made: PartialCheckpoint, server: str, parts: Iterable[FilePart]) -> None:
+    """Check that the files that a server has written are there for this process, too."""
+    for file, nbytes in {part.file: part.stop for part in parts}.items():  # the last part's end
+        try:
+            size = RemotePath(str(made.folder / file)).size()
+        except FileNotFoundError:
+            size = -1
+        if size != nbytes:
+            here = "is not there" if size < 0 else f"has {size:,} bytes of {nbytes:,}"
+            raise CheckpointError(
+                f"{server} has written {file} into {str(made.folder)!r}, but in the notebook it "
+                f"{here}: the server is on another host, which has a folder of that name, too. All "
+                "servers and the notebook must reach the directory, on disks that they share or by "
+                "an address like s3://bucket/folder"
+            )

@@ -18,7 +18,7 @@ from psnb._src.client.server_client import ServerClient
 from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.server import operations as ops
-from psnb._src.utils.files import WrittenFile
+from psnb._src.server.tables.saved_files import FilePart
 from psnb.errors import CheckpointError, PsnbError, ServerLostError
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.2
@@ -217,24 +217,25 @@ class TableSnapshots:
     def write(
         self,
         folder: str,
-        files: Mapping[tuple[str, int], str],
+        file_name: Callable[[int, str], str],
         on_progress: Callable[[float], object],
-    ) -> dict[str, WrittenFile]:
+    ) -> dict[str, dict[tuple[str, int], FilePart]]:
         """Let the servers write all of them, each its own, and wait for that.
 
         Parameters
         ----------
         folder : str
             Where to; nothing else writes there.
-        files : mapping of tuple to str
-            The names of the files, of each shard of which something was taken.
+        file_name : callable
+            Returns the name of a server's file, by a number of the server and what is in it:
+            ``"variables"`` or ``"tables"``.
         on_progress : callable
             Called with the share that is written, 0 to 1.
 
         Returns
         -------
-        dict of str to WrittenFile
-            What is on disk now, by the names of the files.
+        dict of str to dict of tuple to FilePart
+            By what people call a server, what it has written of each shard, in the order of a file.
 
         Raises
         ------
@@ -244,12 +245,17 @@ class TableSnapshots:
             If a server is gone.
         """
         servers = {each.key: each for each in self._servers()}
-        parts: dict[ServerAddress, dict[str, str]] = {}
+        files: dict[ServerAddress, dict[str, list[str]]] = {}
+        shards: dict[str, tuple[str, int]] = {}
         for each, header in self._open.items():
             key = header.snapshot.rpartition("/")[0]  # its server; the shard may have moved since
             if key not in servers:
                 raise ServerLostError(f"a server has ended while it was to be saved: {key}")
-            parts.setdefault(servers[key], {})[files[each]] = header.snapshot
+            own = files.setdefault(servers[key], {})
+            kind = "tables" if "ids" in header.form else "variables"
+            name = file_name([*files].index(servers[key]), kind)
+            own.setdefault(name, []).append(header.snapshot)
+            shards[header.snapshot] = each
         # The servers release written snapshots, and soon also unused ones.
         headers, self._open = self._open, {}
         most = max(1, sum(each.rows * each.row_nbytes for each in headers.values()))
@@ -257,12 +263,15 @@ class TableSnapshots:
         workers = FileWorkers(self._client, folder, stands, self._longest_stop)
         try:
             found = workers.run(
-                {each: ops.WriteTables(folder, part) for each, part in parts.items()},
+                {each: ops.WriteTables(folder, own) for each, own in files.items()},
                 lambda nbytes: on_progress(min(1.0, nbytes / most)),
             )
         finally:
             workers.end()
-        return {name: file for written in found.values() for name, file in written.items()}
+        return {
+            server.name: {shards[taken]: part for taken, part in written.items()}
+            for server, written in found.items()
+        }
 
     def close(self) -> None:
         """Release them, if they were not written; idempotent."""

@@ -22,6 +22,8 @@ from psnb._src.server.tables import operations as table_ops
 from psnb._src.server.tables.checks import COUNTS
 from psnb._src.server.tables.saved_files import (
     ArraysInMemory,
+    FilePart,
+    PartKey,
     SavedArrays,
     owned,
     read_segment,
@@ -127,7 +129,7 @@ _SENT = 4
 
 @dataclass(frozen=True, eq=False)
 class SavedPart:
-    """A file of a shard that was saved.
+    """A part of a shard that was saved.
 
     Attributes
     ----------
@@ -135,14 +137,16 @@ class SavedPart:
         What it has; of files that servers read, nothing is read before it is asked for.
     count : int
         How many rows of an embedding.
-    restore, address : str
-        The key under which servers have checked it, and its address; empty if they have not.
+    restore : str
+        The key under which servers have checked it.
+    there : FilePart or None
+        Where they find it; None if they have not checked it.
     """
 
     arrays: SavedArrays
     count: int = 0
     restore: str = ""
-    address: str = ""
+    there: FilePart | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +156,7 @@ class SavedState:
     Attributes
     ----------
     parts : sequence of SavedPart
-        Its files, the oldest first.
+        The oldest first.
     rows : sequence of int
         Of a table of any id, how many rows each of the present shards will get; empty if that is
         not known.
@@ -217,11 +221,12 @@ class TableLoad:
     owner: Owner | None = None
     rows: int = 0
     clears: bool = False
-    reads: bool = field(default=True, init=False)  # its server reads the files
+    reads: bool = field(default=True, init=False)  # its server reads files
 
-    def files(self) -> set[str]:
-        """Return the addresses of all files that it needs."""
-        return {part.address for part in (*(part for part, *_ in self.parts), *self.last)}
+    def saved(self) -> dict[PartKey, FilePart]:
+        """Return all parts of files that it needs."""
+        parts = [part.there for part in (*(part for part, *_ in self.parts), *self.last)]
+        return {there.key: there for there in parts if there is not None}
 
     @property
     def nbytes(self) -> int:
@@ -280,11 +285,11 @@ def load_tables(
 def _put(server_client: ServerClient, pieces: dict[TableLoad, _Piece]) -> None:
     asked = {
         load: ops.PutSaved(
-            *(load.table[1], piece.part.restore, "", piece.part.address),
+            *(load.table[1], piece.part.restore, "", piece.part.there.key),
             *(piece.start, piece.stop, piece.at, load.owner),
         )
         for load, piece in pieces.items()
-        if load.reads and piece.part.address
+        if load.reads and piece.part.there is not None
     }
     done = _read_there(server_client, asked)
     read: tuple[_Piece | None, table_ops.Segment] = None, {}
@@ -307,10 +312,10 @@ def _finish(server_client: ServerClient, loads: Sequence[TableLoad]) -> None:
     asked = {
         load: ops.FinishSaved(
             *(load.table[1], load.last[0].restore, ""),
-            *([part.address for part in load.last], load.owner, load.tail),
+            *([part.there.key for part in load.last if part.there], load.owner, load.tail),
         )
         for load in loads
-        if load.reads and load.last and load.last[0].address
+        if load.reads and load.last and load.last[0].there
     }
     done = _read_there(server_client, asked)
     left = [load for load in loads if load not in done]

@@ -22,6 +22,7 @@ from psnb._src.server.tables.checks import Expected
 from psnb._src.server.tables.initializers import Initializer
 from psnb._src.server.tables.operations import Operation, RoundWeights, Segment, ShardOperation
 from psnb._src.server.tables.row_use import CtrAccessor
+from psnb._src.server.tables.saved_files import FilePart, PartKey
 from psnb._src.server.tables.sharding import Owner
 from psnb._src.transport.message import Message
 from psnb._src.utils.range_set import Bounds
@@ -258,9 +259,9 @@ class ReadsFiles(ShardOperation, frozen=True):
 
 
 class PutSaved(ReadsFiles, frozen=True):
-    """`Table.put` of a part of a file; see `psnb._src.server.tables.saved_files.read_segment`."""
+    """`Table.put` of rows of a part; see `psnb._src.server.tables.saved_files.read_segment`."""
 
-    file: str
+    part: PartKey
     start: int
     stop: int
     at: int | None
@@ -268,9 +269,9 @@ class PutSaved(ReadsFiles, frozen=True):
 
 
 class FinishSaved(ReadsFiles, frozen=True):
-    """`Table.finish` with a tail, and the ids that wait for a row in some files."""
+    """`Table.finish` with a tail, and the ids that wait for a row in some parts."""
 
-    files: Sequence[str]
+    parts: Sequence[PartKey]
     owner: Owner | None
     tail: Segment
 
@@ -341,15 +342,16 @@ class PrepareSnapshots(HostOperation, frozen=True):
 class WriteTables(HostOperation, frozen=True):
     """Begins to write snapshots that were taken here into new files of a folder.
 
-    ``files`` has the snapshot of each file. The folder is this writing's own.
+    ``files`` has the snapshots of each file, in the order of its parts. The folder is this
+    writing's own.
     """
 
     folder: str
-    files: Mapping[str, str]
+    files: Mapping[str, Sequence[str]]
 
 
-class SavedFiles(Message, frozen=True):
-    """The files of a shard in a checkpoint.
+class SavedParts(Message, frozen=True):
+    """The parts of a shard in a checkpoint.
 
     Attributes
     ----------
@@ -357,8 +359,8 @@ class SavedFiles(Message, frozen=True):
         What it must be; None if only the checksums are to be checked.
     number, shards : int
         Its number, and how many were saved.
-    files : mapping of str to str
-        The addresses of the files, the oldest first, and their checksums.
+    parts : sequence of FilePart
+        The oldest first; their files are addresses.
     owners : int
         How many shards there are now.
     """
@@ -366,19 +368,19 @@ class SavedFiles(Message, frozen=True):
     expected: Expected | None
     number: int
     shards: int
-    files: Mapping[str, str]
+    parts: Sequence[FilePart]
     owners: int
 
 
-class CheckedFiles(Message, frozen=True):
-    """What is in the files of a shard, which were checked.
+class CheckedParts(Message, frozen=True):
+    """What is in the parts of a shard, which were checked.
 
     Attributes
     ----------
     counts : sequence of int
         How many rows each has.
     rows : sequence of int
-        See `check_saved_files`.
+        See `check_saved_parts`.
     step : int
         The optimizer's.
     updates : numpy.ndarray or None
@@ -394,12 +396,12 @@ class CheckedFiles(Message, frozen=True):
 class CheckFiles(HostOperation, frozen=True):
     """Begins to check files of a checkpoint, which the server may then be asked to read.
 
-    The key is of one restore. The result has `CheckedFiles` or None for each shard, or a text: why
+    The key is of one restore. The result has `CheckedParts` or None for each shard, or a text: why
     this server cannot read it.
     """
 
     restore: str
-    shards: Sequence[SavedFiles]
+    shards: Sequence[SavedParts]
 
 
 class AskFileWork(HostOperation, frozen=True):
@@ -417,7 +419,7 @@ class EndFileWork(HostOperation, frozen=True):
 class FileProgress(Message, frozen=True):
     """How many bytes are written or read; and the result, when all are.
 
-    That is a mapping of names to `WrittenFile`, or what `CheckFiles` says.
+    That is a mapping of snapshots to `FilePart`, or what `CheckFiles` says.
     """
 
     nbytes: int

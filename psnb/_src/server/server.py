@@ -293,7 +293,7 @@ class Host:
             index: hosted.shard.run(ops.MeasureTables()) for index, hosted in self._hosted.items()
         }
 
-    def _write(self, folder: str, files: Mapping[str, str]) -> None:
+    def _write(self, folder: str, files: Mapping[str, Sequence[str]]) -> None:
         """Begin to write snapshots."""
         if folder in self._work:
             return  # it was asked for twice

@@ -418,11 +418,13 @@ class OpenSnapshots:
         self._open[name] = taken, 0
         return taken.read(start, stop)
 
-    def take(self, files: Mapping[str, str]) -> dict[str, Snapshot] | None:
-        """Return the snapshot of each file, the caller's to close now; None if one has ended."""
-        if not self._open.keys() >= {*files.values()}:
+    def take(self, files: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Snapshot]] | None:
+        """Return the snapshots of each file, the caller's to close now; None if one has ended."""
+        if not self._open.keys() >= {*itertools.chain.from_iterable(files.values())}:
             return None
-        return {file: self._open.pop(name)[0] for file, name in files.items()}
+        return {
+            file: {name: self._open.pop(name)[0] for name in names} for file, names in files.items()
+        }
 
     def release(self, name: str) -> None:
         """End a snapshot, if it is there."""

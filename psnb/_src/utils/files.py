@@ -1,21 +1,23 @@
-"""Files that must be whole: their checksums, and that they are on disk. Pure."""
+"""Files that must be whole: checksums, that they are on disk, copies of remote ones. Pure."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+import tempfile
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from xxhash import xxh3_64
 
 from psnb._src.utils.interrupts import uninterrupted
-from psnb._src.utils.paths import filesystem_of, is_local
+from psnb._src.utils.paths import RemotePath, filesystem_of, is_local
 from psnb._src.utils.threads import Answer
 
 _CHUNK = 1 << 18
@@ -25,18 +27,73 @@ class DamagedFileError(OSError):
     """A file of a checkpoint was read, and is not what was written."""
 
 
-def checksum(file: Path, on_read: Callable[[int], object] = bool) -> str:
-    """Return the XXH3 checksum of a file, which is read piece by piece.
+def checksum(
+    file: Path, on_read: Callable[[int], object] = bool, start: int = 0, nbytes: int | None = None
+) -> str:
+    """Return the XXH3 checksum of a file, or of some bytes of it, which is read piece by piece.
 
     ``on_read`` is called with the bytes of each piece.
     """
-    found, chunk = xxh3_64(), bytearray(_CHUNK)
-    view = memoryview(chunk)
     with open(file, "rb", buffering=0) as opened:
-        while size := opened.readinto(chunk):
-            found.update(view[:size])
+        left = os.fstat(opened.fileno()).st_size if nbytes is None else nbytes
+        opened.seek(start)
+        found, chunk = xxh3_64(), memoryview(bytearray(min(_CHUNK, left)))
+        while size := opened.readinto(chunk[:left]):
+            found.update(chunk[:size])
             on_read(size)
+            left -= size
     return found.hexdigest()
+
+
+_BLOCK = 16 << 20
+
+
+class PartialCopy:
+    """A copy on this machine of what was asked for of a remote file. Any thread may use it.
+
+    Its bytes are where they are in the file, in blocks; the others are holes. So what is small
+    comes with what is beside it, and little more is copied of what is large. It goes with this
+    object.
+
+    Parameters
+    ----------
+    source : RemotePath
+        The file.
+    on_read : callable
+        Called with the bytes of each block that is copied.
+
+    Attributes
+    ----------
+    remove : callable
+        Removes it; idempotent.
+
+    Raises
+    ------
+    OSError
+        If there is no such file.
+    """
+
+    def __init__(self, source: RemotePath, on_read: Callable[[int], object] = bool) -> None:
+        self._source, self._on_read, self._nbytes = source, on_read, source.size()
+        opened, path = tempfile.mkstemp(source.name, "psnb-copy-")
+        os.close(opened)
+        self._path = Path(path)
+        self.remove = weakref.finalize(self, self._path.unlink, missing_ok=True)
+        self._there: set[int] = set()  # two threads may copy the same, to the same place
+
+    def get(self, start: int = 0, stop: int | None = None) -> Path:
+        """Return the copy, in which these bytes are; raise OSError if they cannot be had."""
+        stop = self._nbytes if stop is None else min(stop, self._nbytes)
+        for number in range(start // _BLOCK, -(-stop // _BLOCK)):
+            if number not in self._there:
+                at = number * _BLOCK
+                content = self._source.read(at, min(at + _BLOCK, self._nbytes))
+                with open(self._path, "r+b") as file:
+                    file.seek(at)
+                    file.write(content)
+                self._there.add(number)
+                self._on_read(len(content))
+        return self._path
 
 
 def opened_plain(path: str | os.PathLike[str], flags: int) -> int:
@@ -68,28 +125,11 @@ def synced(file: Path) -> str:
     return found
 
 
-class WrittenFile(NamedTuple):
-    """A file that was written.
-
-    Attributes
-    ----------
-    nbytes : int
-        Its size.
-    checksum : str
-        XXH3 of it, as `psnb._src.utils.files.checksum` returns it.
-    by : str
-        A name of the writer, for messages.
-    """
-
-    nbytes: int
-    checksum: str
-    by: str
-
-
 class NewFile:
     """A file in a folder that is there. Once this ends as a context manager, the file is on disk.
 
-    If it ends with an error, a folder of fsspec's has no such file. One thread's at a time.
+    It consists of parts, each with a checksum. If it ends with an error, a folder of fsspec's has
+    no such file. One thread's at a time.
 
     Parameters
     ----------
@@ -103,12 +143,12 @@ class NewFile:
         self._local = is_local(folder)
         self._file: Any
         if self._local:
-            self._file = open(os.path.join(folder, name), "xb", buffering=0)  # noqa: SIM115
+            self._file = open(os.path.join(folder, name), "xb", buffering=_CHUNK)  # noqa: SIM115
         else:
             self._system, inner = filesystem_of(folder)
             self._path = f"{inner}/{name}"
             self._file = self._system.open(self._path, "wb")
-        self._sum, self._nbytes = xxh3_64(), 0
+        self._sum, self._nbytes = xxh3_64(), 0  # of this part, and of all
 
     def __enter__(self) -> NewFile:
         return self
@@ -119,6 +159,7 @@ class NewFile:
                 ended.callback(self._remove)
             ended.callback(self._file.close)
             if self._local and kind is None:
+                self._file.flush()
                 os.fsync(self._file.fileno())
 
     def _remove(self) -> None:
@@ -126,12 +167,20 @@ class NewFile:
         with suppress(Exception):  # the error before is raised
             self._system.rm(self._path)
 
+    def begin_part(self) -> int:
+        """Begin a part; return where: a multiple of 8, as numbers are used where they are."""
+        self.write(memoryview(bytes(-self._nbytes % 8)))
+        self._sum = xxh3_64()
+        return self._nbytes
+
     def write(self, content: memoryview) -> None:
+        """Add bytes to the part."""
         self._sum.update(content)
         self._nbytes += content.nbytes
         while content:
             content = content[self._file.write(content) :]
 
-    def written(self, by: str) -> WrittenFile:
-        """Return the description of the written file."""
-        return WrittenFile(self._nbytes, self._sum.hexdigest(), by)
+    @property
+    def checksum(self) -> str:
+        """That of the part as it is now."""
+        return self._sum.hexdigest()

@@ -1,4 +1,4 @@
-"""Arrays of safetensors files, of which only what is asked for is read. Pure.
+"""Arrays in files, also safetensors, of which only what is asked for is read. Pure.
 
 They are mapped into memory, or read piece by piece. A mapped file that is shortened ends the
 process at the next touch: so servers read.

@@ -115,9 +115,9 @@ class RemotePath:
             with suppress(FileExistsError):  # another one was faster
                 self._call("mkdir", create_parents=False)
 
-    def fetch(self, to: Path) -> None:
-        """Copy a file to this machine."""
-        self._call("get_file", str(to))
+    def read(self, start: int, stop: int) -> bytes:
+        """Return some bytes of a file."""
+        return bytes(self._call("cat_file", start=start, end=stop))
 
     def remove(self) -> None:
         """Remove a file, or a folder with all that is in it; nothing if it is not there."""

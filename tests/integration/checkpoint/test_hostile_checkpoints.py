@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 import psnb
 from psnb._src.client.requests import Request
 from psnb._src.server.tables.operations import FinishTable, LookUpRows, on_table
 from psnb.errors import CheckpointError, ConfigurationError
-from tests.checkpoint.saved import forge
+from tests.checkpoint.saved import manifest_of, rewrite
 
 State = dict[str, np.ndarray]
 IDS = np.arange(8)
@@ -46,14 +45,11 @@ def test_servers_and_parameters_outlive_a_hostile_checkpoint(
         table.push(ids, np.ones((ids.size, 2), np.float32))
     manager = psnb.CheckpointManager(psnb.ClusterCoordinator(strategy), tmp_path)
     path = manager.save()
-    for file in path.glob("0001-*.safetensors"):
-        state = load_file(file)
-        harm(state)
-        save_file(state, file)
-    forge(path)
+    for shard, _ in enumerate(manifest_of(path).entries["e"].shards):
+        rewrite(path, "e", harm, shard)
     first.assign(9.0)
     before = table.lookup(IDS, training=False)
-    with pytest.raises(CheckpointError, match=r"shard 0001-00000\.safetensors of 'e' is damaged"):
+    with pytest.raises(CheckpointError, match=r"00000-tables\.bin is damaged, where 'e' is"):
         manager.restore()
     assert first.read() == 9
     np.testing.assert_array_equal(table.lookup(IDS), before)

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distributed import Client
-from safetensors.numpy import load_file
 
 import psnb
 from psnb import EventKind, errors
 from psnb._src.client.server_client import process_client
+from psnb._src.server.tables.saved_files import SealedPart
 from psnb._src.strategy.strategy import core_of
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter, wait_until_copied
@@ -147,7 +147,7 @@ def test_a_drained_server_first_writes_the_checkpoint_that_it_has_begun(
 
         taken = strategy._core.snapshots()
         with ThreadPoolExecutor(2) as pool:
-            writing = pool.submit(taken.write, str(tmp_path), {("v", 0): "v"}, progress)
+            writing = pool.submit(taken.write, str(tmp_path), lambda server, kind: kind, progress)
             assert begun.wait(DEADLINE)
             moving = pool.submit(strategy.rebalance, [drained])
             wait_until(lambda: shards(strategy) == {other: 2}, "the shards have moved")
@@ -156,10 +156,11 @@ def test_a_drained_server_first_writes_the_checkpoint_that_it_has_begun(
                 assert drained in strategy.server_addresses
             finally:
                 go_on.set()
-            assert list(writing.result(DEADLINE)) == ["v"]
+            (written,) = writing.result(DEADLINE).values()
+            part = written["v", 0]
             moving.result(DEADLINE)
         assert strategy.server_addresses == (other,)
-        assert load_file(tmp_path / "v")["values"].tolist() == [0, 1, 2]
+        assert SealedPart(tmp_path / part.file, part).read("values").tolist() == [0, 1, 2]
 
 
 def test_optimizers_state_moves_with_its_shard(growing: Growing) -> None:

@@ -140,7 +140,7 @@ def test_of_a_delta_only_its_own_files_are_read(
         run.any.push([3], np.ones((1, 2), np.float32))
         manager.save()
         assert model.refresh()
-        assert [name.endswith(f"-0{number}.safetensors") for name in found] == [True]
+        assert [name.endswith(f"-0{number}.bin") for name in found] == [True]
         found.clear()
     assert_predicts(model, run.expected())
 
@@ -261,7 +261,7 @@ def test_a_damaged_checkpoint_changes_nothing_and_the_next_whole_one_counts(
     expected, version = run.expected(), model.version
     run.push(3)
     path = Path(manager.save())
-    file = max(path.glob("*-01.safetensors"))
+    file = max(path.glob("*-01.bin"))
     content = file.read_bytes()
     file.unlink()
     if damage != "missing":

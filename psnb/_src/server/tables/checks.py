@@ -300,14 +300,14 @@ class ExpectedRows(Expected):
 
 
 class ReadRows(Protocol):
-    """Returns one of the arrays of a file, or some of its rows."""
+    """Returns one of the arrays of a part, or some of its rows."""
 
     def __call__(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray: ...
 
 
 @dataclass(frozen=True, slots=True)
 class SavedShard:
-    """A shard of a parameter, as it was saved; or one of its files.
+    """A shard of a parameter, as it was saved; or one of its parts.
 
     Attributes
     ----------
@@ -330,7 +330,7 @@ class SavedShard:
 
 
 def check_saved(expected: Expected, saved: SavedShard) -> None:
-    """Raise ConfigurationError unless a file of a parameter's shard can be loaded.
+    """Raise ConfigurationError unless a part of a parameter's shard can be loaded.
 
     It takes memory for a few million ids, however many there are. Each id must be in the shard that
     it is assigned to. So no id is in two shards, and each shard can be checked alone.
@@ -343,7 +343,7 @@ def check_saved(expected: Expected, saved: SavedShard) -> None:
 
 def _check_saved_slice(expected: Expected, saved: SavedShard) -> None:
     if saved.part:
-        raise InvalidArrayError(f"{expected.name!r} must be in one file a shard")
+        raise InvalidArrayError(f"{expected.name!r} must be in one part a shard")
     expected.check_names(saved.forms)
     shape = expected.shape
     if saved.shards > max((1, *shape[:1])):
@@ -387,10 +387,10 @@ def _check_own(what: str, ids: np.ndarray, saved: SavedShard, *, growing: bool) 
         )
 
 
-def check_saved_files(
-    expected: Expected, files: Sequence[SavedShard], owners: int = 1
+def check_saved_parts(
+    expected: Expected, parts: Sequence[SavedShard], owners: int = 1
 ) -> np.ndarray:
-    """Check the files of a shard together, the oldest first; each was checked by itself.
+    """Check the parts of a shard together, the oldest first; each was checked by itself.
 
     Returns
     -------
@@ -403,25 +403,25 @@ def check_saved_files(
         If they cannot be loaded.
     """
     counts = np.zeros(owners, np.int64)
-    for each in files[1:]:
-        if each.forms.keys() != files[0].forms.keys():
-            names = sorted(files[0].forms), sorted(each.forms)
-            raise InvalidArrayError(f"its files have different arrays: {names[0]} and {names[1]}")
+    for each in parts[1:]:
+        if each.forms.keys() != parts[0].forms.keys():
+            names = sorted(parts[0].forms), sorted(each.forms)
+            raise InvalidArrayError(f"its parts have different arrays: {names[0]} and {names[1]}")
     if not isinstance(expected, ExpectedRows) or expected.fixed is not None:
         return counts
-    last = files[-1]
-    if len(files) == 1 and not expected.waits:
+    last = parts[-1]
+    if len(parts) == 1 and not expected.waits:
         if owners == last.shards:
             counts[last.number] = last.forms["ids"][1][0]
             return counts
         for ids in _pieces(last, "ids"):
             counts += _by_owner(ids, owners)
         return counts
-    sources = [(each, "ids") for each in files]
-    for parts in _in_ranges([*sources, (last, "waiting.ids")] if expected.waits else sources):
-        rows = np.unique(np.concatenate(parts[: len(files)]))
+    sources = [(each, "ids") for each in parts]
+    for found in _in_ranges([*sources, (last, "waiting.ids")] if expected.waits else sources):
+        rows = np.unique(np.concatenate(found[: len(parts)]))
         counts += _by_owner(rows, owners)
-        for waiting in parts[len(files) :]:
+        for waiting in found[len(parts) :]:
             both = np.concatenate([rows, waiting])
             check_distinct(f"ids and waiting.ids of {expected.name!r}", both)
     return counts

@@ -1,28 +1,31 @@
-"""Files of a parameter's shard in a checkpoint, and what tables take of them. Pure.
+"""Parts of a checkpoint's files, each of one table, and what tables take of them. Pure.
 
-A file is read piece by piece: it may be larger than a process's memory. It is not mapped into
+A part is read piece by piece: it may be larger than a process's memory. It is not mapped into
 memory, as a mapped file that is shortened ends the process that reads it.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
+from msgspec import Meta
 
 from psnb._src.server.tables.checks import COUNTS, Form, forms
 from psnb._src.server.tables.operations import Segment
 from psnb._src.server.tables.sharding import Owner, evenly
+from psnb._src.transport.message import Message
 from psnb._src.utils.files import DamagedFileError, checksum, opened_plain
-from psnb._src.utils.mapped_arrays import array_places, mapped_array, read_into
+from psnb._src.utils.mapped_arrays import ArrayPlace, Dtype, mapped_array, read_into
 
 
 class SavedArrays(Protocol):
-    """The arrays of a file, or such in memory."""
+    """The arrays of a part, or such in memory."""
 
     @property
     def forms(self) -> Mapping[str, Form]:
@@ -34,33 +37,94 @@ class SavedArrays(Protocol):
         """Return an array, or some of its rows; ``flat``: some of its numbers."""
 
 
-class SealedFile:
-    """The arrays of a file, whose checksum is checked before the first is read. Thread-safe.
+_Size = Annotated[int, Meta(ge=0, lt=2**62)]
+"""There will never be more rows or bytes."""
+
+PartKey = tuple[str, int]
+"""Which part it is: its file, and where it begins there."""
+
+
+class FilePart(Message, frozen=True, forbid_unknown_fields=True):
+    """A part of a file: the arrays of a table, or of some rows of it, one right after the other.
+
+    Attributes
+    ----------
+    file : str
+        The file's name, or its address.
+    start : int
+        Where its first byte is.
+    checksum : str
+        XXH3 of its bytes.
+    arrays : mapping of str to tuple
+        The dtype and shape of each array, in the order of the bytes.
+    """
+
+    file: str
+    start: Annotated[int, Meta(ge=0, lt=2**62, multiple_of=8)]
+    checksum: str
+    arrays: Mapping[str, tuple[Dtype, tuple[_Size, ...]]]
+
+    @property
+    def key(self) -> PartKey:
+        """What tells it from all others."""
+        return self.file, self.start
+
+    @property
+    def stop(self) -> int:
+        """Where its last byte is, and 1."""
+        return self.start + sum(_nbytes(*form) for form in self.arrays.values())
+
+    def places(self) -> dict[str, ArrayPlace]:
+        """Return where in the file each array is."""
+        found, at = {}, self.start
+        for name, (dtype, shape) in self.arrays.items():
+            found[name] = ArrayPlace(np.dtype(dtype), shape, at)
+            at += _nbytes(dtype, shape)
+        return found
+
+
+def _nbytes(dtype: str, shape: Sequence[int]) -> int:
+    return np.dtype(dtype).itemsize * math.prod(shape)
+
+
+class SealedPart:
+    """The arrays of a part, whose checksum is checked before the first is read. Thread-safe.
 
     Parameters
     ----------
     path : pathlib.Path
-        The file, of which only the header is read.
-    expected : str
-        Its checksum.
+        The file, of which nothing is read yet.
+    part : FilePart
+        What it must be.
     on_read : callable
         Called with the bytes of each piece that is read for the checksum.
+
+    Raises
+    ------
+    OSError
+        If it is not there, or is too short.
     """
 
-    def __init__(self, path: Path, expected: str, on_read: Callable[[int], object] = bool) -> None:
-        if not stat.S_ISREG(path.lstat().st_mode):
+    def __init__(self, path: Path, part: FilePart, on_read: Callable[[int], object] = bool) -> None:
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode):
             raise DamagedFileError("it is not a regular file, but a link or a device")
+        if found.st_size < part.stop:
+            raise DamagedFileError(
+                f"it has {found.st_size:,} bytes, and must have {part.stop:,} at least"
+            )
         self.path = path
-        self._places = array_places(path)
+        self._places = part.places()
         self.forms = {name: (each.dtype, each.shape) for name, each in self._places.items()}
-        self._expected, self._on_read, self._checked = expected, on_read, False
+        self._part, self._on_read, self._checked = part, on_read, False
 
     def check(self) -> None:
         """Raise DamagedFileError unless the checksum is right; only the first call reads it."""
         if not self._checked:
-            found = checksum(self.path, self._on_read)
-            if found != self._expected:
-                raise DamagedFileError(f"its checksum is {found}, expected {self._expected:.16}")
+            start, expected = self._part.start, self._part.checksum
+            found = checksum(self.path, self._on_read, start, self._part.stop - start)
+            if found != expected:
+                raise DamagedFileError(f"its checksum is {found}, expected {expected:.16}")
         self._checked = True
 
     def mapped(self) -> dict[str, np.ndarray]:
@@ -106,12 +170,12 @@ class ArraysInMemory:
 def read_segment(
     saved: SavedArrays, start: int, stop: int, at: int | None, owner: Owner | None
 ) -> Segment:
-    """Return what a table is to `put` of some rows of a file.
+    """Return what a table is to `put` of some rows of a part.
 
     Parameters
     ----------
     saved : SavedArrays
-        The file.
+        The part.
     start, stop : int
         Which rows; of a variable, which numbers.
     at : int or None
@@ -137,7 +201,7 @@ def owned(rows: Segment, ids: str, owner: Owner) -> Segment:
 
 
 def read_waiting(last: Sequence[SavedArrays], owner: Owner | None) -> Segment:
-    """Return the ids that wait for a row, of the last file of each shard that was saved."""
+    """Return the ids that wait for a row, of the last part of each shard that was saved."""
     names = [name for each in last[:1] for name in each.forms if name.startswith("waiting.")]
     parts = [{name: each.read(name) for name in names} for each in last] if names else []
     if owner is not None:
