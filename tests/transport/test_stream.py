@@ -17,7 +17,8 @@ from distributed.comm import Comm, CommClosedError, connect, listen
 from tornado.iostream import StreamClosedError
 
 from psnb._src.protocol.messages import RunClosures, SignOfLife
-from psnb._src.server.messages import Done, ServerReply
+from psnb._src.server.messages import Done, ServerReply, ServerRequest
+from psnb._src.server.operations import OnShard
 from psnb._src.server.tables.operations import OnTables, PushRows, ReadValues
 from psnb._src.transport import shared_memory
 from psnb._src.transport import stream as stream_module
@@ -87,6 +88,49 @@ def test_arrays_arrive_as_copies_that_can_be_written(address: str, size: int) ->
         assert not (sent == -1).any()
 
     converse(address, talk)
+
+
+ARRAYS = {
+    "of no axis": np.array(2.5, "f4"),
+    "empty": np.zeros((0, 3), "f8"),
+    "large": np.arange(100_000, dtype="f4").reshape(100, 1000),
+    "of booleans": np.array([True, False]),
+    "complex": np.array([1 + 2j], "c8"),
+    "by columns": np.asfortranarray(np.arange(6).reshape(2, 3)),
+    "with gaps": np.arange(20)[::3],
+    "read-only": np.frombuffer(b"12345678", "i4"),
+    "of other byte order": np.array([1, 2, 3], ">i8"),
+    "of texts": np.array(["a", "bcd"]),
+    "of dates": np.array(["2020-01-02"], "M8[D]"),
+    "of objects": np.array([None, {"a": 1}], object),
+    "of records": np.array([(1, 2.0)], "i4,f8"),
+    "masked": np.ma.masked_array([1, 2], [True, False]),
+}
+
+
+@pytest.mark.parametrize("what", ARRAYS)
+def test_an_array_arrives_with_its_type_and_shape(what: str) -> None:
+    async def talk(stream: MessageStream) -> None:
+        sent = ARRAYS[what]
+        stream.send((sent, sent))
+        got, again = await stream.receive(object)
+        assert (type(got), got.dtype, got.shape) == (type(sent), sent.dtype, sent.shape)
+        assert got.tolist() == sent.tolist()
+        assert got.flags.writeable is sent.flags.writeable
+        assert again is got
+
+    converse("tcp://127.0.0.1:0", talk)
+
+
+def test_a_message_within_others_arrives_as_it_was_sent() -> None:
+    request = ServerRequest(1, "key", [OnShard(2, OnTables(("v",), ReadValues(half=True)))])
+
+    async def talk(stream: MessageStream) -> None:
+        for message in (request, ServerRequest(2, "key", []), ServerReply(3, None)):
+            stream.send(message)
+            assert await stream.receive(Message) == message
+
+    converse("tcp://127.0.0.1:0", talk)
 
 
 @pytest.mark.parametrize("shared", [True, False])

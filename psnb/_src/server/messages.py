@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickletools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -44,6 +44,8 @@ class ServerRequest(Message, frozen=True):
     The operations run with no others in between.
     """
 
+    nested: ClassVar[bool] = True
+
     number: int
     key: str
     operations: Sequence[Operation]
@@ -54,6 +56,8 @@ class ServerReply(Message, frozen=True):
 
     One answer to several operations is that to each: there was no memory to read the message.
     """
+
+    nested: ClassVar[bool] = True
 
     number: int
     answers: Sequence[ServerAnswer] | None

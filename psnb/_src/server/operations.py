@@ -294,6 +294,8 @@ class HostOperation(Operation, frozen=True):
 class OnShard(HostOperation, frozen=True):
     """An operation of a shard for which the server is the primary."""
 
+    nested: ClassVar[bool] = True
+
     shard: int
     operation: ShardOperation
 

@@ -11,6 +11,7 @@ dataclass, and a list of a named tuple. So there would be two encodings.)
 
 from __future__ import annotations
 
+import pickle
 from typing import Any, ClassVar
 
 import msgspec
@@ -28,6 +29,10 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """If the last field has many objects of one class, that class. They travel as tuples, too:
     there may be 25,000 of them a second."""
 
+    nested: ClassVar[bool] = False
+    """Whether the last field is a message, or a list of them. They travel as tuples, too, as one
+    that travels by itself does."""
+
     def __init_subclass__(cls) -> None:
         """Note the name, by which it travels."""
         _KINDS[cls.__name__] = cls
@@ -40,6 +45,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         fields = astuple(self)
         if self.batch is not None:
             fields = *fields[:-1], [astuple(each) for each in fields[-1]]
+        elif self.nested and (last := fields[-1]) is not None:
+            one = isinstance(last, Message)
+            fields = *fields[:-1], last.wire() if one else [each.wire() for each in last]
         return type(self).__name__, *fields
 
 
@@ -48,7 +56,26 @@ def made(name: str, *fields: Any) -> Message:
     kind = _KINDS[name]
     if kind.batch is not None:
         fields = *fields[:-1], [kind.batch(*each) for each in fields[-1]]
+    elif kind.nested and (last := fields[-1]) is not None:
+        one = isinstance(last, tuple)
+        fields = *fields[:-1], made(*last) if one else [made(*each) for each in last]
     return kind(*fields)
+
+
+_NUMBERS = {np.dtype(code): np.dtype(code).str for code in "?bBhHiIlLqQefdFD"}
+"""The names of dtypes whose arrays are their buffers."""
+
+
+class MessagePickler(pickle.Pickler):
+    """Pickles as usual, but arrays in a shorter way, which takes a third of the time to read."""
+
+    def reducer_override(self, found: Any) -> Any:
+        """Return what makes an array again, and leave all else to pickle."""
+        if type(found) is not np.ndarray or not found.flags.c_contiguous:
+            return NotImplemented
+        if (dtype := _NUMBERS.get(found.dtype)) is None:
+            return NotImplemented
+        return np.ndarray, (found.shape, dtype, pickle.PickleBuffer(found))  # type: ignore[arg-type]
 
 
 # Float16Message: an array of float32 that travels with 16 bits each. Pure.

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import math
 import pickle
 import struct
@@ -32,7 +33,7 @@ from tornado.iostream import IOStream, StreamClosedError
 
 from psnb._src.dask_compat.reach import Comm, cloudpickled, socket_stream
 from psnb._src.transport.buffer_pool import BufferPool
-from psnb._src.transport.message import Message, made
+from psnb._src.transport.message import Message, MessagePickler, made
 from psnb._src.transport.shared_memory import Arena, Mapped, SharedBlock
 
 T = TypeVar("T")
@@ -109,7 +110,9 @@ class MessageStream(ABC):
             message = message.wire()
         buffers: list[pickle.PickleBuffer] = []
         try:
-            head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
+            file = io.BytesIO()
+            MessagePickler(file, 5, buffer_callback=buffers.append).dump(message)
+            head = file.getvalue()
         except (pickle.PicklingError, AttributeError, TypeError):
             # Something of a class that a notebook defines; asking for it always costs 10 us.
             buffers.clear()

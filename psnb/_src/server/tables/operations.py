@@ -371,6 +371,8 @@ class ShardOperation(Operation, frozen=True):
 class OnTables(ShardOperation, frozen=True):
     """An operation of tables that the shard holds."""
 
+    nested: ClassVar[bool] = True
+
     tables: tuple[str, ...]
     operation: TableOperation
 
