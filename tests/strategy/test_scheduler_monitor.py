@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import chain, repeat
 
 import pytest
 
@@ -11,9 +12,9 @@ from psnb._src.strategy.scheduler_life import scheduler_ends
 from psnb.errors import SchedulerLostError
 
 
-def reconnected(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
-    """Run until a client that was connected to scheduler *a* is again, and then closed."""
-    ids = iter(["a", "a", found, found])  # it is never seen that the connection is broken
+def reconnected(monkeypatch: pytest.MonkeyPatch, *found: str) -> None:
+    """Run until a client that finds these ids, and then no others, is closed."""
+    ids = chain(found, repeat(found[-1]))  # it is never seen that the connection is broken
     asked = 0
 
     def has_ended(_: object) -> bool:
@@ -35,8 +36,12 @@ def test_a_connection_that_breaks_for_a_moment_is_no_end(monkeypatch: pytest.Mon
     reconnected(monkeypatch, "a")
 
 
+def test_a_scheduler_whose_id_comes_late_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    reconnected(monkeypatch, "", "", "a")
+
+
 def test_another_scheduler_at_the_same_address_is_the_end_of_the_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(SchedulerLostError, match=r"tcp://host:1 .* psnb\.resume"):
-        reconnected(monkeypatch, "b")
+        reconnected(monkeypatch, "a", "a", "b")

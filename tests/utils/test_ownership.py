@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.lib.stride_tricks import as_strided
+from numpy.lib.stride_tricks import sliding_window_view as windows
 
 from psnb._src.utils.ownership import may_change, owned, read_only
 from psnb.data import Ragged
@@ -35,13 +37,19 @@ def test_what_nobody_can_change_is_not_copied() -> None:
     assert not may_change(fixed)
 
 
-def test_what_shows_the_memory_of_others_is_copied_though_it_is_read_only() -> None:
+@pytest.mark.parametrize(
+    "show",
+    [read_only, lambda base: as_strided(base, writeable=False), lambda base: windows(base, 2)],
+)
+def test_what_shows_the_memory_of_others_is_copied_though_it_is_read_only(show: Any) -> None:
     base = np.arange(2)
-    view = read_only(base)
+    view = show(base)
     assert may_change(view)
     found = owned(view)
     base[:] = 9
-    assert found.tolist() == [0, 1]
+    assert found.reshape(-1).tolist() == [0, 1]
+    base.flags.writeable = False
+    assert not may_change(show(base))
 
 
 def _objects(array: Any) -> Any:

@@ -54,10 +54,12 @@ async def scheduler_ends(client: Client, interval: float = _INTERVAL) -> None:
     loop, address = asyncio.get_running_loop(), scheduler_address(client)
     errors = LoopErrors("Looking after the scheduler", SchedulerLostError)
     # Dask asks for the id whenever it connects. (Asking for it here, whenever a look finds that the
-    # connection was broken, misses one that was broken between two looks, and an answer lost.)
-    known, since = scheduler_since(client)[0], None
+    # connection was broken, misses one that was broken between two looks, and an answer lost.) The
+    # answer to its first question may be lost, too: then it asks again.
+    known, since = "", None
     while not has_ended(client):
         with errors:
+            known = known or scheduler_since(client)[0]
             if scheduler_since(client)[0] not in ("", known):
                 raise scheduler_lost(address)
             since = None if is_connected(client) else since or loop.time()

@@ -41,7 +41,9 @@ def may_change(array: np.ndarray) -> bool:
         try:
             view = memoryview(base)
         except TypeError:
-            return False
+            # Windows of an array, and what else `as_strided` makes, have an object in between.
+            base = getattr(base, "base", None)
+            return isinstance(base, np.ndarray) and may_change(base)
         if not view.readonly:
             return True
         base = view.obj if view.obj is not base else None
