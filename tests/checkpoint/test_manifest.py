@@ -13,7 +13,7 @@ import pytest
 from psnb._src.checkpoint.manifest import MANIFEST
 from psnb._src.checkpoint.reader import latest_full
 from psnb.errors import CheckpointError
-from tests.checkpoint.saved import forge, manifest_of, parameter, write
+from tests.checkpoint.saved import forge, manifest_of, names, parameter, write
 
 FIRST = "00000-variables.bin"
 
@@ -188,9 +188,18 @@ def test_numbers_beyond_floats_in_metadata_are_refused(checkpoint: Path) -> None
 def test_manifest_too_large_to_be_one_is_not_read(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psnb._src.utils.sealed_json._MOST_BYTES", 100)
+    monkeypatch.setattr("psnb._src.utils.sealed_json.MOST_BYTES", 100)
     with pytest.raises(CheckpointError, match="more than 100 bytes"):
         manifest_of(checkpoint)
+
+
+def test_manifest_too_large_to_be_read_is_not_written(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psnb._src.utils.sealed_json.MOST_BYTES", 100)
+    with pytest.raises(CheckpointError, match="is read with 100 at most: save less metadata"):
+        write(checkpoint.parent, [parameter("v")], {})
+    assert names(checkpoint.parent) == [checkpoint.name]
 
 
 def test_whitespace_does_not_matter(checkpoint: Path) -> None:

@@ -276,3 +276,19 @@ def test_rows_are_the_same_in_any_number_of_shards(tmp_path: Path) -> None:
     one, three = (load(saved(tmp_path, shards)[0])["any"] for shards in (1, 3))
     assert isinstance(one, SavedTable)
     np.testing.assert_array_equal(one.rows, three.rows)
+
+
+@pytest.mark.parametrize("shape", [[2**61, 0], [0] * 100])
+def test_a_shape_that_no_array_can_have_is_refused_though_it_takes_no_bytes(
+    tmp_path: Path, shape: list[int]
+) -> None:
+    path, _ = saved(tmp_path, 1)
+    rewrite(path, "bias", lambda state: state.update(values=np.empty(0)))
+
+    def claim(content: dict[str, Any]) -> None:
+        (entry,) = (each for each in content["parameters"] if each["name"] == "bias")
+        entry["description"]["shape"] = entry["shards"][0][0]["arrays"]["values"][1] = shape
+
+    forge(path, claim)
+    with pytest.raises(CheckpointError, match="is damaged, where 'bias' is"):
+        load(path)["bias"]

@@ -44,6 +44,20 @@ def test_of_a_remote_file_only_blocks_that_are_asked_for_are_copied_each_once(
     assert not path.exists()
 
 
+@pytest.mark.parametrize("given", [b"short", bytes(35)])
+def test_what_a_store_gives_in_place_of_a_block_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, given: bytes
+) -> None:
+    monkeypatch.setattr(files, "_BLOCK", 10)
+    fsspec.filesystem("memory").pipe_file("/copied/file", bytes(range(35)))
+    copy = PartialCopy(RemotePath("memory://copied/file"))
+    with monkeypatch.context() as cut:
+        cut.setattr(RemotePath, "read", lambda *_: given)
+        with pytest.raises(OSError, match=rf"copied/file gave {len(given)} bytes in place of 10"):
+            copy.get(12, 14)
+    assert copy.get(12, 14).read_bytes()[12:14] == bytes([12, 13])
+
+
 def test_a_part_begins_where_numbers_can_be_used_and_has_its_own_checksum(tmp_path: Path) -> None:
     with NewFile(str(tmp_path), "file") as file:
         starts, sums = [], []

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from psnb._src.server.tables.saved_files import FilePart, PartKey
+from psnb._src.utils import sealed_json
 from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.sealed_json import FormatError, plain_json, read_sealed, require, sealed, typed
 from psnb._src.utils.text import shown
@@ -129,8 +130,17 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
         ------
         ValueError, TypeError
             If JSON cannot hold it.
+        CheckpointError
+            If it is so large that it would not be read.
         """
-        return sealed(msgspec.to_builtins(self), FORMAT)
+        text = sealed(msgspec.to_builtins(self), FORMAT)
+        if len(text) > sealed_json.MOST_BYTES:
+            raise CheckpointError(
+                f"a manifest would have {len(text):,} bytes, and is read with "
+                f"{sealed_json.MOST_BYTES:,} at most: save less metadata, or have deltas build on "
+                "fewer others: full_every="
+            )
+        return text
 
 
 def file_name(depth: int, server: int, kind: str) -> str:

@@ -115,7 +115,10 @@ class CheckpointReader:
             opened = self._opened(entry, number, [keys[key] for key in new], expected)
             if new[:1] == [*keys][:1]:
                 self._check_together(entry, number, opened, expected)
-            arrays = dict(zip(new, (each.mapped() for each in opened), strict=True))
+            arrays = {}
+            for key, each in zip(new, opened, strict=True):
+                with self.refusing(keys[key], entry):
+                    arrays[key] = each.mapped()
             found.append({key: arrays[key] if key in arrays else known[key] for key in keys})
         return found
 

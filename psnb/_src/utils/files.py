@@ -87,7 +87,12 @@ class PartialCopy:
         for number in range(start // _BLOCK, -(-stop // _BLOCK)):
             if number not in self._there:
                 at = number * _BLOCK
-                content = self._source.read(at, min(at + _BLOCK, self._nbytes))
+                size = min(_BLOCK, self._nbytes - at)
+                content = self._source.read(at, at + size)
+                if len(content) != size:  # such as all, of a web server that knows no ranges
+                    raise OSError(
+                        f"{self._source} gave {len(content):,} bytes in place of {size:,}"
+                    )
                 with open(self._path, "r+b") as file:
                     file.seek(at)
                     file.write(content)

@@ -21,7 +21,7 @@ from xxhash import xxh3_64_hexdigest
 
 Typed = TypeVar("Typed")
 
-_MOST_BYTES = 1 << 28
+MOST_BYTES = 1 << 28
 """A manifest has some hundred bytes for each parameter; a larger file is not read."""
 
 
@@ -48,8 +48,8 @@ def read_sealed(file: Path, form: int) -> dict[str, Any]:
         If it is not there, is damaged, or has another format.
     """
     with open(file, "rb") as opened:
-        if os.fstat(opened.fileno()).st_size > _MOST_BYTES:
-            raise ValueError(f"its manifest has more than {_MOST_BYTES} bytes")
+        if os.fstat(opened.fileno()).st_size > MOST_BYTES:
+            raise ValueError(f"its manifest has more than {MOST_BYTES} bytes")
         data = opened.read()
     content = typed(_parsed(data.decode()), dict[str, Any])
     found = content.pop("format", None)

@@ -128,8 +128,14 @@ class SealedPart:
         self._checked = True
 
     def mapped(self) -> dict[str, np.ndarray]:
-        """Return all arrays, as `mapped_arrays` does."""
-        return {name: mapped_array(self.path, name, place) for name, place in self._places.items()}
+        """Return all arrays, as `mapped_arrays` does; ValueError if one can have no such shape."""
+        begin, nbytes = self._part.start, self._part.stop - self._part.start
+        # As a whole: a system lets a process map some ten thousand pieces of files.
+        whole = mapped_array(self.path, "whole", ArrayPlace(np.dtype(np.uint8), (nbytes,), begin))
+        return {
+            name: np.ndarray(shape, dtype, whole, start - begin)
+            for name, (dtype, shape, start) in self._places.items()
+        }
 
     def read(
         self, name: str, start: int = 0, stop: int | None = None, *, flat: bool = False
