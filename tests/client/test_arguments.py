@@ -182,6 +182,13 @@ def test_initial_array_has_the_dtype_asked_for(value: Any, dtype: Any, expected:
     assert initial_array(value, dtype, "v").dtype.name == expected
 
 
+@pytest.mark.parametrize(("kind", "dtype"), [(">f4", None), ("f4", ">f4"), (">i8", None)])
+def test_initial_array_has_the_byte_order_of_this_machine(kind: str, dtype: str | None) -> None:
+    found = initial_array(np.array([1, 2], kind), dtype, "v")
+    assert found.dtype.isnative
+    assert found.tolist() == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("value", "dtype"),
     [

@@ -146,7 +146,8 @@ def initial_array(value: ArrayLike, dtype: DTypeLike | None, name: str) -> np.nd
         raise ConfigurationError(
             f"variable {name!r}: the initial value must be integers or floats, found {array.dtype}"
         )
-    return array
+    # Numbers are sent and saved as this machine has them, whatever file they were read from.
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def check_optimizer(optimizer: Optimizer | None, dtype: np.dtype, name: str) -> None:
