@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from psnb._src.data.formats import csv as csv_format
 from psnb._src.data.formats.csv import Csv
 from psnb.errors import ConfigurationError, DatasetError
 from tests.data.formats.samples import records, write
@@ -152,6 +155,83 @@ def test_resumed_reading_takes_the_types_of_the_first_records(tmp_path: Path) ->
 def test_what_cannot_be_is_refused(make: Any) -> None:
     with pytest.raises(ConfigurationError):
         make()
+
+
+NUMBERS = [
+    *("0", "-0", "007", "-12345678", "123456789012345678", str(2**63 - 1), str(-(2**63))),
+    *("255", "-129", str(2**63), str(2**64 - 1), "0.5", "-.5", "5.", "-0.0", "1e5", "1E-5"),
+    *("1e22", "1e23", "8.5e-23", "1e300", str(2**53 + 1), "0.1234567890123456789", "16777217"),
+    *("1.000000059604644775", "3.4028235e38", "1e-45", "0.30000000000000004", "5e-324", "1e65"),
+]
+
+
+@given(
+    st.lists(st.sampled_from(NUMBERS) | st.floats(width=64, allow_nan=False).map(repr), min_size=1),
+    st.sampled_from(["float64", "float32", "int64", "uint64", "int8"]),
+    st.sampled_from(["", " "]),
+)
+def test_numbers_are_what_pyarrow_reads(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], dtype: str, space: str
+) -> None:
+    content = "x,a\n" + "".join(f"1,{space}{text}\n" for text in texts)
+    path = write(tmp_path_factory.getbasetemp(), content.encode())
+    types = {"a": pa.from_numpy_dtype(np.dtype(dtype))}
+    form = Csv(dtypes={"a": dtype})
+    convert = pyarrow.csv.ConvertOptions(column_types=types)
+    try:
+        expected = pyarrow.csv.read_csv(path, convert_options=convert)["a"].to_numpy()
+    except pa.ArrowInvalid:
+        with pytest.raises(DatasetError, match=r"column #1: .* invalid value"):
+            list(form.read(path))
+        return
+    (chunk,) = form.read(path)
+    assert chunk.columns["a"].dtype == expected.dtype
+    assert chunk.columns["a"].tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\r", b"\n3,4\n"])
+def test_an_empty_float_may_be_the_last_field(end: bytes, tmp_path: Path) -> None:
+    found = read(tmp_path, b"a,b\n1,2\n5," + end, Csv(dtypes={"b": float}))
+    assert str(found[:2]) == "[{'a': 1, 'b': 2.0}, {'a': 5, 'b': nan}]"
+
+
+def test_one_unusual_field_changes_no_other(tmp_path: Path) -> None:
+    rows = [{"a": i, "b": i / 8, "c": -i} for i in range(9000)]
+    lines = [f"{row['a']},{row['b']},{row['c']}" for row in rows]
+    lines[5] = '"5", 0.625 ,-5'
+    lines[6000] = "6000,0.0750e+4,-06000"
+    assert read(tmp_path, "\n".join(["a,b,c", *lines]).encode()) == rows
+
+
+def test_a_delimiter_that_numbers_have_ends_them(tmp_path: Path) -> None:
+    form = Csv(header=False, delimiter=".", dtypes={"f0": float, "f1": float})
+    assert read(tmp_path, b"1.5\n2.6\n", form) == [{"f0": 1, "f1": 5}, {"f0": 2, "f1": 6}]
+
+
+def test_numbers_have_the_order_of_the_columns_that_are_wanted(tmp_path: Path) -> None:
+    path = write(tmp_path, b"a,b,c\n1,2,3\n")
+    assert list(next(Csv(["c", "a"]).read(path)).columns) == ["c", "a"]
+
+
+def test_columns_own_their_memory(tmp_path: Path) -> None:
+    path = write(tmp_path, b"a,b\n" + b"1,2.5\n" * 9000)
+    first, second, third = (chunk.columns for chunk in Csv().read(path))
+    for column in [*first.values(), *third.values()]:
+        assert (column if column.base is None else column.base).size == column.size
+    assert (first["b"] == 2.5).all()
+    assert not np.shares_memory(first["a"], second["a"])
+
+
+def test_no_number_is_written_where_there_is_no_room() -> None:
+    data = np.frombuffer(b"1,2\n3,4\n5,6\n7\n", np.uint8)
+    kinds = np.array([csv_format.SIGNED, csv_format.FLOAT64], np.uint8)
+    numbers = np.zeros((2, 2), np.uint64)
+    most = np.array([2**63 - 1, 0], np.uint64)
+    starts = np.empty(9, np.int64)
+    count, *_ = csv_format.find_records(data, 44, True, starts, kinds, most, numbers)
+    assert count == 4
+    assert kinds.tolist() == [csv_format.OTHER] * 2
+    assert numbers[0].tolist() == [1, 3]
 
 
 fields = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5))

@@ -15,6 +15,7 @@ from psnb._src.data.formats.numbers import (
     OVERFLOW,
     UNKNOWN,
     nearest_float32,
+    nearest_float64,
     read_float,
     read_unsigned,
 )
@@ -150,3 +151,15 @@ def test_absurd_exponents_take_no_time() -> None:
 def test_any_bytes_are_read_within_their_bounds(content: bytes) -> None:
     for read in (unsigned, fast):
         assert 0 <= read(content)[1] <= len(content)
+
+
+@given(st.integers(0, 2**64 - 1) | st.integers(2**53, 2**54), st.integers(-65, 65))
+@example(2**53 + 1, 0)
+@example(2**54 + 1, 1)
+@example(9007199254740993 * 5, -1)
+@example(1, 23)
+@example(2**64 - 1, -27)
+def test_float64_are_correctly_rounded(mantissa: int, exponent: int) -> None:
+    value, exact = nearest_float64(np.uint64(mantissa), exponent)
+    assert exact == (abs(exponent) <= 64)
+    assert not exact or value == float(f"{mantissa}e{exponent}")

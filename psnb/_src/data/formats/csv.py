@@ -1,4 +1,4 @@
-"""Comma-separated values: psnb finds where records end, pyarrow parses them."""
+"""Comma-separated values: psnb finds records and reads most numbers, pyarrow reads the rest."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ import numpy as np
 from numba import njit
 
 from psnb._src.data.formats.files import INFER, reading
+from psnb._src.data.formats.numbers import (
+    has_nearest_float32,
+    nearest_float64,
+    read_decimal,
+    read_digits,
+)
 from psnb._src.data.formats.records import (
     CHUNK_BYTES,
     CHUNK_RECORDS,
@@ -24,62 +30,157 @@ from psnb._src.data.formats.records import (
     within,
 )
 from psnb._src.data.formats.tables import first_missing, listed, pyarrow, to_columns
+from psnb._src.data.formats.words import WORD, word_at, zeros_below
 from psnb._src.utils.arrays import dtype_of
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, DatasetError
 
-_NEWLINE, _RETURN, _QUOTE = 10, 13, 34
-_START, _FIELD, _QUOTED, _MAYBE_CLOSED = 0, 1, 2, 3
+_NEWLINE, _RETURN, _QUOTE, _SPACE, _MINUS = 10, 13, 34, 32, 45
+_ONES, _HIGHEST = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
+
+OTHER, SIGNED, UNSIGNED, FLOAT32, FLOAT64 = 0, 1, 2, 3, 4
+"""What a column holds; of the others, pyarrow reads it."""
+
+_DIGITS = 19
+"""The most digits of a float that are read here."""
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _ends(byte, delimiter):  # type: ignore[no-untyped-def]
+    return byte in (delimiter, _NEWLINE, _RETURN)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _marks(word, byte):  # type: ignore[no-untyped-def]
+    """Return a word in which the lowest bit that is set tells where the first such byte is."""
+    word ^= np.uint64(byte) * _ONES
+    return (word - _ONES) & ~word & _HIGHEST
 
 
 @njit(cache=True, nogil=True)
-def find_records(data, delimiter, last, starts):  # type: ignore[no-untyped-def]
-    r"""Write where records begin (int64), as many as there is room for, and where the last ends.
+def _skipped(data, at, delimiter):  # type: ignore[no-untyped-def]
+    """Return where a field ends that begins there; -1 if a quote is never closed."""
+    if data[at] == _QUOTE:
+        at += 1
+        while at < data.size:
+            if data[at] == _QUOTE:
+                if at + 1 == data.size or data[at + 1] != _QUOTE:
+                    return at + 1
+                at += 1
+            at += 1
+        return -1
+    while at + WORD <= data.size:
+        word = word_at(data, at)
+        marks = _marks(word, delimiter) | _marks(word, _NEWLINE) | _marks(word, _RETURN)
+        if marks:
+            return at + np.int64(zeros_below(marks) >> np.uint64(3))
+        at += WORD
+    while at < data.size and not _ends(data[at], delimiter):
+        at += 1
+    return at
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _number(data, at, kind, most):  # type: ignore[no-untyped-def]
+    """Read a number of a kind, an integer up to ``most``, as the 64 bits that hold it.
+
+    Returns it, the position after it, and whether it is exact. It is not where pyarrow must decide:
+    also not if it is no number.
+    """
+    negative = at < data.size and data[at] == _MINUS and kind != UNSIGNED
+    at += np.int64(negative)
+    begin = at
+    if kind < FLOAT32:
+        number, at, larger = read_digits(data, at, data.size)
+        exact = not larger and at > begin and number <= most + np.uint64(negative)
+        return (~number + np.uint64(1) if negative else number), at, exact
+    mantissa, exponent, digits, at = read_decimal(data, at, data.size)
+    if at == begin and not negative:
+        return np.float64(np.nan).view(np.uint64), at, True
+    value, exact = nearest_float64(mantissa, exponent)
+    exact = exact and 0 < digits <= _DIGITS and (kind == FLOAT64 or has_nearest_float32(value))
+    return np.float64(-value if negative else value).view(np.uint64), at, exact
+
+
+@njit(cache=True, nogil=True)
+def find_records(data, delimiter, last, starts, kinds, most, numbers):  # type: ignore[no-untyped-def]
+    r"""Write where records begin, as many as there is room for, and where the last ends.
 
     Records end with ``\n``, ``\r\n`` or ``\r`` outside of quotes; empty lines are none. One that
     ``data`` does not hold whole counts if it is the file's ``last``. They end before a record with
     something between the quote that closes a field and the next delimiter, and before a last one
     with a quote that is never closed.
 
-    Returns how many there are, ``starts`` holding one entry more; where that something is, or that
-    record begins, -1 if there is none; whether it is the latter; and how many delimiters were met.
+    Parameters
+    ----------
+    starts : array of int64
+        Gets one entry more than there are records.
+    kinds : array of uint8, shape (columns,)
+        What each column holds; of none, if only records are wanted. Becomes `OTHER` where a field
+        is not as most are, and for all if a record has more fields or fewer.
+    most : array of uint64, shape (columns,)
+        The largest integer of each column.
+    numbers : array of uint64, shape (columns, rows)
+        Gets the bits of int64, uint64 or float64 for those that are not `OTHER`, which they become
+        if there are more rows.
+
+    Returns
+    -------
+    tuple of int
+        How many records there are; where that something is, or that record begins, -1 if there is
+        none; whether it is the latter; and how many delimiters the last record has.
     """
-    count = fields = 0
-    state = _START
-    begin = 0
+    count = column = begin = at = 0
     starts[0] = 0
-    for at in range(data.size):
-        byte = data[at]
-        if state == _QUOTED:
-            if byte == _QUOTE:
-                state = _MAYBE_CLOSED
-        elif byte == _QUOTE and state != _FIELD:
-            # The first of a field, or the second of two within quotes.
-            state = _QUOTED
-        elif byte == delimiter:
-            fields += 1
-            state = _START
-        elif byte in (_NEWLINE, _RETURN):
-            # Between the two bytes of one end, there is an empty line.
-            if at > begin:
-                starts[count] = begin
-                count += 1
-                starts[count] = at + 1
-                if count + 1 == starts.size:
-                    return count, -1, False, fields
-            begin = at + 1
-            state = _START
-        elif state == _MAYBE_CLOSED:
-            return count, at, False, fields
+    while at < data.size:
+        # A field begins here.
+        byte, first = data[at], at
+        empty_line = at == begin and byte in (_NEWLINE, _RETURN)
+        if column < kinds.size and kinds[column] != OTHER and not empty_line:
+            while byte == _SPACE != delimiter and first + 1 < data.size:
+                first += 1
+                byte = data[first]
+            number, stop, exact = _number(data, first, kinds[column], most[column])
+            if stop == data.size and not last:
+                break
+            # An empty field is a missing number, one of spaces is none.
+            exact = exact and (stop > first or first == at) and count < numbers.shape[1]
+            if exact and (stop == data.size or _ends(data[stop], delimiter)):
+                numbers[column, count] = number
+                at = stop
+            else:
+                kinds[column] = OTHER
+                at = _skipped(data, at, delimiter)
         else:
-            state = _FIELD
-    if last and begin < data.size:
-        if state == _QUOTED:
-            return count, begin, True, fields
-        starts[count] = begin
-        count += 1
-        starts[count] = data.size
-    return count, -1, False, fields
+            at = _skipped(data, at, delimiter)
+        if at < 0 and last:
+            return count, begin, True, column
+        if at < 0 or (at == data.size and not last):
+            break
+        if at < data.size and data[at] == delimiter:
+            column += 1
+            at += 1
+            if at < data.size:
+                continue
+            if not last:
+                break
+            if column < kinds.size:
+                kinds[column] = OTHER
+        elif at < data.size and not _ends(data[at], delimiter):
+            return count, at, False, column
+        # Between the two bytes of one end, there is an empty line.
+        if at > begin:
+            starts[count] = begin
+            count += 1
+            starts[count] = min(at + 1, data.size)
+            if kinds.size and column + 1 != kinds.size:
+                kinds[:] = OTHER
+            if count + 1 == starts.size:
+                return count, -1, False, column
+        at += 1
+        begin = at
+        column = 0
+    return count, -1, False, column
 
 
 _ROW = re.compile(r"Row #(\d+): *")
@@ -157,8 +258,58 @@ class Csv(Records):
         return cuts[1:]
 
 
+_OF_NUMBERS = "+-.0123456789Ee"
+_KINDS = {"i": SIGNED, "u": UNSIGNED, "float32": FLOAT32, "float64": FLOAT64}
+_HELD = {SIGNED: np.int64, UNSIGNED: np.uint64, FLOAT32: np.float64, FLOAT64: np.float64}
+
+
+class _Numbers:
+    """The columns that are read where records are found; of some records at a time.
+
+    Parameters
+    ----------
+    dtypes : mapping of str to dtype
+        Of the columns of the file; of objects where one is not wanted, or pyarrow reads it.
+    """
+
+    def __init__(self, dtypes: Mapping[str, np.dtype]) -> None:
+        self._dtypes = dtypes
+        kinds = [_KINDS.get(each.kind, _KINDS.get(each.name, OTHER)) for each in dtypes.values()]
+        self._first = self._kinds = np.array(kinds, np.uint8)
+        most = [np.iinfo(each).max if each.kind in "iu" else 0 for each in dtypes.values()]
+        self._most = np.array(most, np.uint64)
+        # A field takes a byte at least, with the delimiter after it.
+        rows = min(CHUNK_RECORDS, CHUNK_BYTES // max(1, len(dtypes)) + 1)
+        self._bits = np.empty((len(dtypes), rows), np.uint64)
+
+    def find(
+        self, data: np.ndarray, delimiter: str, last: bool, starts: np.ndarray
+    ) -> tuple[int, int, bool, int]:
+        """Find records, and read their numbers; see `find_records`."""
+        self._kinds = self._first.copy()
+        found: tuple[int, int, bool, int] = find_records(
+            data, ord(delimiter), last, starts, self._kinds, self._most, self._bits
+        )
+        return found
+
+    def columns(self, count: int) -> dict[str, np.ndarray]:
+        """Return the first numbers of the columns that were read."""
+        every = zip(self._dtypes.items(), self._kinds.tolist(), self._bits, strict=True)
+        return {
+            name: bits[:count].view(_HELD[kind]).astype(dtype)
+            for (name, dtype), kind, bits in every
+            if kind != OTHER
+        }
+
+
 def _records(
-    window: ByteWindow, delimiter: str, place: FilePosition, first: int, most: int = CHUNK_RECORDS
+    window: ByteWindow,
+    delimiter: str,
+    place: FilePosition,
+    first: int,
+    most: int = CHUNK_RECORDS,
+    *,
+    numbers: _Numbers | None = None,
 ) -> tuple[np.ndarray, int, int]:
     """Return where the next records begin, the end of the last one included, and their number.
 
@@ -166,10 +317,11 @@ def _records(
     fields there are, if it is one record.
     """
     starts = np.empty(most + 1, np.int64)
+    numbers = _Numbers({}) if numbers is None else numbers
     last = not window.fill() and window.data.size <= CHUNK_BYTES
     data = window.data[:CHUNK_BYTES]
     while True:
-        count, wrong, unclosed, fields = find_records(data, ord(delimiter), last, starts)
+        count, wrong, unclosed, fields = numbers.find(data, delimiter, last, starts)
         if count or last or wrong >= 0:
             break
         # A single record that is longer than that, or empty lines.
@@ -217,7 +369,7 @@ class _Schema:
         self._wanted = wanted
         self._types = {name: _arrow_type(name, kind) for name, kind in (form.dtypes or {}).items()}
         starts, count, _ = _records(window, form.delimiter, place, place.first)
-        sample, good, _ = self.parse(window.data[: starts[count]], starts[:count])
+        sample, good, _ = self.parse(window.data[: starts[count]], starts[:count], wanted)
         pa = pyarrow()
         for name, found in zip(sample.schema.names, sample.schema.types, strict=True):
             # Arrow guesses bytes where a text is not UTF-8, in this file and not in others.
@@ -225,6 +377,14 @@ class _Schema:
             if pa.types.is_float64(found) and name not in self._types:
                 found = self._exact(name, sample, window.data[: starts[good]])
             self._types.setdefault(name, pa.string() if unknown else found)
+        self._numbers = _Numbers({name: self._dtype(name) for name in self._names})
+
+    def _dtype(self, name: str) -> np.dtype:
+        """Return the dtype of a column that is wanted, and object for what is no number."""
+        with suppress(NotImplementedError):
+            if name in self._wanted and self._delimiter not in _OF_NUMBERS:
+                return np.dtype(self._types[name].to_pandas_dtype())
+        return np.dtype(object)
 
     def _exact(self, name: str, sample: Any, data: np.ndarray) -> Any:
         """Return the type of a column that Arrow guesses to be of floats.
@@ -251,30 +411,43 @@ class _Schema:
         """Yield the records in a window that begin before ``end``."""
         first = place.first
         while end is None or window.offset < end:
-            starts, count, _ = _records(window, self._delimiter, place, first)
+            starts, count, _ = _records(
+                window, self._delimiter, place, first, numbers=self._numbers
+            )
             if count == 0:
                 return
             if end is not None:
                 count = min(count, int(np.searchsorted(starts[:count], end - window.offset)))
-            table, good, problem = self.parse(window.data[: starts[count]], starts[:count])
+            data = window.data[: starts[count]]
+            numbers, good, problem = self._numbers.columns(count), count, None
+            if data[: len(_MARK)].tobytes() == _MARK:
+                numbers = {}  # pyarrow skips it, and takes a quote behind it for one
+            columns: dict[str, Any] = {}
+            if rest := [name for name in self._wanted if name not in numbers]:
+                table, good, problem = self.parse(data, starts[:count], rest)
+                columns = to_columns(table)
+            columns |= {name: column[:good] for name, column in numbers.items()}
+            columns = {name: columns[name] for name in self._wanted}
             begin = window.offset
             window.skip(int(starts[good if problem else count]))
             if good:
-                yield Chunk(to_columns(table), good, first, window.offset)
+                yield Chunk(columns, good, first, window.offset)
             first += good
             if problem is not None:
                 byte = begin + int(starts[good])
                 raise place.error("record", first, byte, str(problem)) from problem
 
-    def parse(self, data: np.ndarray, starts: np.ndarray) -> tuple[Any, int, DatasetError | None]:
+    def parse(
+        self, data: np.ndarray, starts: np.ndarray, wanted: list[str]
+    ) -> tuple[Any, int, DatasetError | None]:
         """Return the table of the records before the first bad one, their number, what is wrong."""
         problem, pa = None, pyarrow()
         good = len(starts)
         ends = [0, *starts[1:].tolist(), data.size]
-        convert = {"column_types": self._types, "include_columns": self._wanted}
+        convert = {"column_types": self._types, "include_columns": wanted}
         while True:
             if not (end := ends[good]):
-                types = [(name, self._types.get(name, pa.string())) for name in self._wanted]
+                types = [(name, self._types.get(name, pa.string())) for name in wanted]
                 table = pa.schema(types).empty_table()
                 break
             try:

@@ -20,7 +20,14 @@ from decimal import Decimal
 import numpy as np
 from numba import njit
 
-from psnb._src.data.formats.words import bytes_above, zeros_below
+from psnb._src.data.formats.words import (
+    WORD,
+    bytes_above,
+    high_product,
+    word_at,
+    zeros_above,
+    zeros_below,
+)
 
 OK, JUNK, OVERFLOW, NEGATIVE, UNKNOWN = 0, 1, 2, 3, 4
 """The result of reading: a number; not a number; above 2**64 - 1; below 0; ask
@@ -31,7 +38,7 @@ _ZERO, _NINE, _TEN = np.uint64(48), np.uint64(9), np.uint64(10)
 _MOST, _MOST_DIGIT = np.uint64((2**64 - 1) // 10), np.uint64((2**64 - 1) % 10)
 
 _SPACE, _TAB, _PLUS, _MINUS, _POINT, _E, _SMALL_E = 32, 9, 43, 45, 46, 69, 101
-_FULL = np.uint64(10**18)
+_FULL, _ROOM = np.uint64(10**18), np.uint64(10**11)
 _EXACT = np.uint64(2**53)
 _LARGE = 1 << 20
 _LOW_BITS, _MIDDLE, _NEAR = (1 << 29) - 1, 1 << 28, 16
@@ -48,30 +55,93 @@ def is_space(byte):  # type: ignore[no-untyped-def]
     return byte in (_SPACE, _TAB)
 
 
+_EIGHT, _NONE = np.uint64(8), np.uint64(0)
+_ZEROS = np.uint64(0x3030303030303030)
+_MINUS_BITS, _SPACE_BITS, _TAB_BITS, _POINT_BITS = (np.uint64(byte ^ 48) for byte in b"- \t.")
+_TENS = np.array([10**power for power in range(9)], np.uint64)
+_FLOAT_TENS = np.array([10.0**power for power in range(9)])
+_SIGNS = np.array([1, -1], np.float32)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _bits(others):  # type: ignore[no-untyped-def]
+    """Return the highest bits of the bytes as eight bits."""
+    return ((others >> np.uint64(7)) * np.uint64(0x0102040810204080)) >> np.uint64(56)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _byte(word, at):  # type: ignore[no-untyped-def]
+    return (word >> (_EIGHT * at)) & np.uint64(255)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _is_space(byte):  # type: ignore[no-untyped-def]
+    return (byte == _SPACE_BITS) | (byte == _TAB_BITS)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _leading(word, many):  # type: ignore[no-untyped-def]
+    """Return the number of the first digits, fewer than eight."""
+    # As if zeros came before, and nothing after; in two steps, as a shift by 64 is not possible.
+    return _all_eight((word << (_EIGHT * (np.uint64(7) - many))) << _EIGHT)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _all_eight(word):  # type: ignore[no-untyped-def]
+    """Return the number of eight digits: two become one, then four, then eight."""
+    word = word * np.uint64(10) + (word >> _EIGHT)
+    even = np.uint64(0x000000FF000000FF)
+    return (
+        (word & even) * np.uint64(100 + (1000000 << 32))
+        + ((word >> np.uint64(16)) & even) * np.uint64(1 + (10000 << 32))
+    ) >> np.uint64(32)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _eights(data, at, stop, value):  # type: ignore[no-untyped-def]
+    """Read digits on, as long as another eight of them have room in 64 bits.
+
+    Returns the number with those before them, and the position after them.
+    """
+    while at + WORD <= stop and value < _ROOM:
+        word = word_at(data, at) ^ _ZEROS
+        others = bytes_above(word, 9)
+        if others:
+            many = zeros_below(others) >> np.uint64(3)
+            return value * _TENS[many] + _leading(word, many), at + np.int64(many)
+        value = value * _TENS[WORD] + _all_eight(word)
+        at += WORD
+    return value, at
+
+
+@njit(cache=True, nogil=True, inline="always")
+def read_digits(data, at, stop):  # type: ignore[no-untyped-def]
+    """Read an integer up to 2**64 - 1 that ends before ``stop`` or at what is not a digit.
+
+    Returns the number, the position after it, and whether it is larger.
+    """
+    value, at = _eights(data, at, stop, _NONE)
+    while at < stop:
+        digit = np.uint64(data[np.uint64(at)]) - _ZERO
+        if digit > _NINE:
+            break
+        if value >= _MOST and (value > _MOST or digit > _MOST_DIGIT):
+            return value, at, True
+        value = value * _TEN + digit
+        at += 1
+    return value, at, False
+
+
 @njit(cache=True, nogil=True)
 def read_unsigned(data, at, stop):  # type: ignore[no-untyped-def]
     """Read an integer up to 2**64 - 1 that ends before ``stop`` or at a space.
 
     Returns the number, the position after it, and `OK`, `JUNK`, `OVERFLOW` or `NEGATIVE`.
     """
-    value = np.uint64(0)
     begin = at
-    # 19 digits are always below 2**64.
-    safe = min(stop, at + 19)
-    while at < safe:
-        digit = np.uint64(data[np.uint64(at)]) - _ZERO
-        if digit > _NINE:
-            break
-        value = value * _TEN + digit
-        at += 1
-    while at < stop:
-        digit = np.uint64(data[np.uint64(at)]) - _ZERO
-        if digit > _NINE:
-            break
-        if value >= _MOST and (value > _MOST or digit > _MOST_DIGIT):
-            return value, at, OVERFLOW
-        value = value * _TEN + digit
-        at += 1
+    value, at, larger = read_digits(data, at, stop)
+    if larger:
+        return value, at, OVERFLOW
     if at == begin:
         if at + 1 < stop and data[at] == _MINUS and np.uint64(data[at + 1]) - _ZERO <= _NINE:
             return value, at, NEGATIVE
@@ -81,22 +151,16 @@ def read_unsigned(data, at, stop):  # type: ignore[no-untyped-def]
     return value, at, OK
 
 
-@njit(cache=True, nogil=True)
-def read_float(data, at, stop):  # type: ignore[no-untyped-def]
-    """Read a float32 that ends before ``stop`` or at a space.
+@njit(cache=True, nogil=True, inline="always")
+def read_decimal(data, at, stop):  # type: ignore[no-untyped-def]
+    """Read a number without its sign, up to ``stop`` or what does not belong to it.
 
-    Returns the number, the position after it or after the text in its place, and `OK` or `UNKNOWN`:
-    then `nearest_float32` must read it, if it is a number.
+    Returns it as an integer and a power of ten, without what follows the first 19 digits; then how
+    many digits it has, 0 if it is no number; and the position after it.
     """
-    negative = False
-    if at < stop:
-        sign = data[np.uint64(at)]
-        negative = sign == _MINUS
-        if negative or sign == _PLUS:
-            at += 1
-    mantissa = np.uint64(0)
     exponent = np.int64(0)
     begin = at
+    mantissa, at = _eights(data, at, stop, _NONE)
     while at < stop:
         digit = np.uint64(data[np.uint64(at)]) - _ZERO
         if digit > _NINE:
@@ -110,6 +174,8 @@ def read_float(data, at, stop):  # type: ignore[no-untyped-def]
     if at < stop and data[np.uint64(at)] == _POINT:
         at += 1
         begin = at
+        mantissa, at = _eights(data, at, stop, mantissa)
+        exponent -= at - begin
         while at < stop:
             digit = np.uint64(data[np.uint64(at)]) - _ZERO
             if digit > _NINE:
@@ -137,6 +203,23 @@ def read_float(data, at, stop):  # type: ignore[no-untyped-def]
         if at == begin:
             digits = 0
         exponent += -power if down else power
+    return mantissa, exponent, digits, at
+
+
+@njit(cache=True, nogil=True)
+def read_float(data, at, stop):  # type: ignore[no-untyped-def]
+    """Read a float32 that ends before ``stop`` or at a space.
+
+    Returns the number, the position after it or after the text in its place, and `OK` or `UNKNOWN`:
+    then `nearest_float32` must read it, if it is a number.
+    """
+    negative = False
+    if at < stop:
+        sign = data[np.uint64(at)]
+        negative = sign == _MINUS
+        if negative or sign == _PLUS:
+            at += 1
+    mantissa, exponent, digits, at = read_decimal(data, at, stop)
     if digits == 0 or (at < stop and not is_space(data[np.uint64(at)])):
         while at < stop and not is_space(data[np.uint64(at)]):
             at += 1
@@ -183,48 +266,6 @@ def nearest_float32(text: bytes) -> np.float32 | None:
         if exact != Decimal(value):
             return max(nearest, other) if exact > Decimal(value) else min(nearest, other)
     return nearest
-
-
-_EIGHT, _NONE = np.uint64(8), np.uint64(0)
-_ZEROS = np.uint64(0x3030303030303030)
-_MINUS_BITS, _SPACE_BITS, _TAB_BITS, _POINT_BITS = (np.uint64(byte ^ 48) for byte in b"- \t.")
-_TENS = np.array([10**power for power in range(9)], np.uint64)
-_FLOAT_TENS = np.array([10.0**power for power in range(9)])
-_SIGNS = np.array([1, -1], np.float32)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _bits(others):  # type: ignore[no-untyped-def]
-    """Return the highest bits of the bytes as eight bits."""
-    return ((others >> np.uint64(7)) * np.uint64(0x0102040810204080)) >> np.uint64(56)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _byte(word, at):  # type: ignore[no-untyped-def]
-    return (word >> (_EIGHT * at)) & np.uint64(255)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _is_space(byte):  # type: ignore[no-untyped-def]
-    return (byte == _SPACE_BITS) | (byte == _TAB_BITS)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _leading(word, many):  # type: ignore[no-untyped-def]
-    """Return the number of the first digits, fewer than eight."""
-    # As if zeros came before, and nothing after; in two steps, as a shift by 64 is not possible.
-    return _all_eight((word << (_EIGHT * (np.uint64(7) - many))) << _EIGHT)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _all_eight(word):  # type: ignore[no-untyped-def]
-    """Return the number of eight digits: two become one, then four, then eight."""
-    word = word * np.uint64(10) + (word >> _EIGHT)
-    even = np.uint64(0x000000FF000000FF)
-    return (
-        (word & even) * np.uint64(100 + (1000000 << 32))
-        + ((word >> np.uint64(16)) & even) * np.uint64(1 + (10000 << 32))
-    ) >> np.uint64(32)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -283,3 +324,69 @@ def short_float(low, high):  # type: ignore[no-untyped-def]
         # In the middle of two float32: where was it before?
         return np.float32(0), 0
     return np.float32(value) * _SIGNS[negative], np.int64(end)
+
+
+_MOST_POWER = 64
+
+
+def _five(power: int) -> int:
+    """Return the upper 128 bits of a power of five."""
+    five = 5 ** abs(power)
+    if power >= 0:
+        return (five << 128) >> five.bit_length()
+    # Where quotients may be exact, they are only if this is rounded up.
+    return (1 << ((five - 1).bit_length() + 127)) // five + (power >= -27)
+
+
+_FIVES = np.array(
+    [divmod(_five(power), 1 << 64) for power in range(-_MOST_POWER, _MOST_POWER + 1)], np.uint64
+)
+_ONE = np.uint64(1)
+
+
+@njit(cache=True, nogil=True)
+def nearest_float64(mantissa, exponent):  # type: ignore[no-untyped-def]
+    """Return the float64 nearest to an integer (uint64) times a power of ten, ties to even.
+
+    And whether it is that: not for powers beyond 64. (Lemire: *Number Parsing at a Gigabyte per
+    Second*, section 5; Mushtak, Lemire: *Fast Number Parsing Without Fallback*, ibid. 53, 2023.)
+    """
+    if abs(exponent) > _MOST_POWER:
+        return 0.0, False
+    if mantissa == _NONE:
+        return 0.0, True
+    zeros = zeros_above(mantissa)
+    mantissa <<= zeros
+    row = np.uint64(exponent + _MOST_POWER)
+    high, low = high_product(mantissa, _FIVES[row, 0]), mantissa * _FIVES[row, 0]
+    if high & np.uint64(0x1FF) == np.uint64(0x1FF):
+        # Some 55 bits are not enough.
+        rest = high_product(mantissa, _FIVES[row, 1])
+        low += rest
+        high += np.uint64(low < rest)
+    top = high >> np.uint64(63)
+    shift = top + np.uint64(9)
+    bits = high >> shift
+    # 217706 / 2**16 is the logarithm of ten to base two.
+    power = ((217706 * exponent) >> 16) + 1086 + np.int64(top) - np.int64(zeros)
+    if (
+        low <= _ONE
+        and -4 <= exponent <= 23
+        and bits & np.uint64(3) == _ONE
+        and bits << shift == high
+    ):
+        # In the middle of two: it is even without this bit.
+        bits -= _ONE
+    bits = (bits + (bits & _ONE)) >> _ONE
+    # One more than what has 53 bits is a power of two: its only bit adds one to the exponent, too.
+    return np.uint64((np.uint64(power - 1) << np.uint64(52)) + bits).view(np.float64), True
+
+
+@njit(cache=True, nogil=True, inline="always")
+def has_nearest_float32(value):  # type: ignore[no-untyped-def]
+    """Return whether a float64 nearest to a number says which float32 is.
+
+    Not in the middle of two: where was the number before?
+    """
+    ordinary = _SMALLEST <= abs(value) < _ABOVE or value == 0
+    return ordinary and np.float64(value).view(np.int64) & _LOW_BITS != _MIDDLE

@@ -37,15 +37,32 @@ def bytes_above(word, most):  # type: ignore[no-untyped-def]
     return (word | (low + ones * np.uint64(127 - most))) & (ones * np.uint64(128))
 
 
-def _count_zeros(_context: Any, word: Any) -> Any:
+def _zeros(count: str) -> Any:
+    def zeros(_context: Any, word: Any) -> Any:
+        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            return getattr(builder, count)(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+        return word(word), generate
+
+    return intrinsic(zeros)
+
+
+zeros_below, zeros_above = _zeros("cttz"), _zeros("ctlz")
+"""How many bits of a word lie below the lowest, or above the highest, that is set: one instruction.
+"""
+
+
+def _multiply(_context: Any, word: Any, _other: Any) -> Any:
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+        long, bits = ir.IntType(128), ir.IntType(64)
+        product = builder.mul(*(builder.zext(each, long) for each in arguments))
+        return builder.trunc(builder.lshr(product, long(64)), bits)
 
-    return word(word), generate
+    return word(word, word), generate
 
 
-zeros_below: Any = intrinsic(_count_zeros)
-"""How many bits of a word lie below the lowest that is set: one instruction."""
+high_product: Any = intrinsic(_multiply)
+"""The upper one of the two words of a product."""
 
 
 @njit(cache=True, nogil=True, inline="always")
