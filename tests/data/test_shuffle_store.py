@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.data.nodes.shuffle import RaggedRows
+from psnb._src.data.block import block_of
+from psnb._src.data.nodes.shuffle import RaggedRows, RowStore
 from psnb.data import Dataset, Ragged
+from psnb.errors import DatasetError
 
 rows = st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=8, max_size=8)
 
@@ -53,3 +55,40 @@ def test_a_stream_whose_rows_change_their_other_axes_is_shuffled() -> None:
     found = list(Dataset.from_generator(lambda: iter(arrays)).shuffle(10))
     assert sorted(each.shape for each in found) == [each.shape for each in arrays]
     assert all((each == arrays[len(each) // 30]).all() for each in found)
+
+
+def put_and_get(*blocks: dict[str, Any]) -> list[Any]:
+    """Return the elements that a store holds after blocks were put into it, one by one."""
+    store, count = RowStore(), 0
+    for block in map(block_of, blocks):
+        store.put(np.arange(count, count + block.count), block)
+        count += block.count
+    return [store.get(np.array([row])).element(0) for row in range(count)]
+
+
+def test_columns_of_one_dtype_stay_what_they_are() -> None:
+    ids = np.arange(6)
+    block = {"a": ids, "b": ids / 2, "c": -ids, "d": ids > 2, "e": ids / 3, "f": ids[:, None]}
+    store = RowStore()
+    store.put(ids, block_of(block))
+    assert len(store._columns) == 4
+    found = store.get(np.array([4, 1])).whole()
+    for name, column in block.items():
+        assert found[name].dtype == column.dtype
+        assert (found[name] == column[[4, 1]]).all()
+        assert found[name].base is None  # who keeps one column does not keep all
+
+
+def test_columns_that_are_no_longer_alike_are_taken_apart() -> None:
+    first = {"a": np.array([1, 2]), "b": np.array([3, 4])}
+    second = {"a": np.array([5]), "b": np.array([[6, 7]])}
+    found = put_and_get(first, second)
+    rows = [{name: np.array(leaf).tolist() for name, leaf in row.items()} for row in found]
+    assert rows == [{"a": 1, "b": 3}, {"a": 2, "b": 4}, {"a": 5, "b": [6, 7]}]
+
+
+def test_columns_of_another_dtype_are_refused() -> None:
+    first = {"a": np.array([1]), "b": np.array([2])}
+    for other in ({"a": np.array([1.0]), "b": np.array([2.0])}, {**first, "b": np.array([2.0])}):
+        with pytest.raises(DatasetError, match="different dtypes: float64, int64"):
+            put_and_get(first, other)

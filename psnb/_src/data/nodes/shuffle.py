@@ -16,7 +16,7 @@ import time
 from collections import deque
 from contextlib import closing
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -101,10 +101,15 @@ class RaggedRows:
 
 
 class RowStore:
-    """Rows that can be overwritten; grows only as needed."""
+    """Rows that can be overwritten; grows only as needed.
+
+    Columns of one number an element are one matrix for each dtype. So rows that are drawn at random
+    are few places in memory, not one for each column.
+    """
 
     def __init__(self) -> None:
         self._like: Block | None = None
+        self._groups: list[list[int]] = []  # which columns each of the next ones holds
         self._columns: list[np.ndarray | RaggedRows] = []
         self._capacity = 0
 
@@ -119,7 +124,8 @@ class RowStore:
         columns = _columns(block)
         if self._like is None:
             self._like = block.part(0, 0)._replace(count=0)
-            self._columns = [_empty(column) for column in columns]
+            self._groups = _groups(columns)
+            self._columns = [_empty(column) for column in self._joined(columns)]
         elif block.nesting != self._like.nesting:
             # The leaves may be in another order; if the form differs, this raises.
             block = concatenate([self._like, block])
@@ -127,7 +133,12 @@ class RowStore:
         if block.loose and not self._like.loose:
             self._like = self._like._replace(loose=True)
         self._reserve(int(rows.max()) + 1)
-        for index, (column, new) in enumerate(zip(self._columns, columns, strict=True)):
+        if len(self._groups) < len(columns) and _groups(columns) != self._groups:
+            self._columns = self._apart(self._columns)
+            self._groups = [[index] for index in range(len(columns))]
+        for index, (column, new) in enumerate(
+            zip(self._columns, self._joined(columns), strict=True)
+        ):
             if isinstance(column, RaggedRows):
                 if isinstance(new, Ragged) and column.fits(new):
                     column.put(rows, new)
@@ -149,9 +160,27 @@ class RowStore:
             column.take(rows) if isinstance(column, RaggedRows) else _filled(take(column, rows))
             for column in self._columns
         ]
+        found = self._apart(found)
         origin = self._like.origin and Origin(*found[-2:])  # type: ignore[arg-type]
         columns = found[:-2] if origin else found
         return Block(self._like.nesting, tuple(columns), len(rows), origin, self._like.loose)
+
+    def _joined(self, columns: list[Column]) -> list[Column]:
+        """Return the columns of each group as one."""
+        return [
+            columns[group[0]]
+            if len(group) == 1
+            else np.concatenate([columns[i] for i in group]).reshape(len(group), -1).T
+            for group in self._groups
+        ]
+
+    def _apart(self, joined: list[Any]) -> list[Any]:
+        """Return each column of the groups, in memory of its own."""
+        columns: list[Any] = [None] * sum(map(len, self._groups))
+        for group, each in zip(self._groups, joined, strict=True):
+            for place, index in enumerate(group):
+                columns[index] = each if len(group) == 1 else each[:, place].copy()
+        return columns
 
     def _reserve(self, rows: int) -> None:
         if rows > self._capacity:
@@ -165,6 +194,15 @@ class RowStore:
 
 def _columns(block: Block) -> list[Column]:
     return [*block.columns, *(block.origin or ())]
+
+
+def _groups(columns: list[Column]) -> list[list[int]]:
+    """Return which columns are kept as one: numbers of one dtype."""
+    groups: dict[Any, list[int]] = {}
+    for index, column in enumerate(columns):
+        single = isinstance(column, Ragged) or column.ndim > 1 or column.dtype.kind not in "biufc"
+        groups.setdefault(index if single else column.dtype, []).append(index)
+    return list(groups.values())
 
 
 def _empty(column: Column) -> np.ndarray | RaggedRows:
