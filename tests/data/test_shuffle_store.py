@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb._src.data.block import block_of
+from psnb._src.data.nodes import shuffle
 from psnb._src.data.nodes.shuffle import RaggedRows, RowStore
 from psnb.data import Dataset, Ragged
 from psnb.errors import DatasetError
@@ -92,3 +93,31 @@ def test_columns_of_another_dtype_are_refused() -> None:
     for other in ({"a": np.array([1.0]), "b": np.array([2.0])}, {**first, "b": np.array([2.0])}):
         with pytest.raises(DatasetError, match="different dtypes: float64, int64"):
             put_and_get(first, other)
+
+
+def test_numbers_of_another_byte_order_keep_it() -> None:
+    ids, store = np.arange(3, dtype=">i8"), RowStore()
+    store.put(np.arange(3), block_of({"a": ids, "b": ids}))
+    for other in (ids[2:], np.array([[7, 8]], ">i8")):  # together, then apart
+        store.put(np.array([1]), block_of({"a": ids[2:], "b": other}))
+        found = store.get(np.array([1])).whole()["a"]
+        assert found.dtype.str == ">i8"
+        assert found.tolist() == [2]
+
+
+def test_after_a_lack_of_memory_more_is_put(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = block_of({"a": np.arange(4), "b": np.arange(4) / 2})
+    store, left, grown = RowStore(), [1], shuffle.grown
+
+    def scarce(column: np.ndarray, rows: int) -> np.ndarray:
+        if left.pop() == 0:
+            raise MemoryError
+        left.append(0)
+        return grown(column, rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shuffle, "grown", scarce)
+        with pytest.raises(MemoryError):
+            store.put(np.arange(4), block)
+    store.put(np.arange(4), block)
+    assert store.get(np.array([3])).element(0) == {"a": 3, "b": 1.5}

@@ -125,7 +125,7 @@ class RowStore:
         if self._like is None:
             self._like = block.part(0, 0)._replace(count=0)
             self._groups = _groups(columns)
-            self._columns = [_empty(column) for column in self._joined(columns)]
+            self._columns = [_empty(column) for column in self._joined(_columns(self._like))]
         elif block.nesting != self._like.nesting:
             # The leaves may be in another order; if the form differs, this raises.
             block = concatenate([self._like, block])
@@ -136,9 +136,8 @@ class RowStore:
         if len(self._groups) < len(columns) and _groups(columns) != self._groups:
             self._columns = self._apart(self._columns)
             self._groups = [[index] for index in range(len(columns))]
-        for index, (column, new) in enumerate(
-            zip(self._columns, self._joined(columns), strict=True)
-        ):
+        joined = self._joined(columns)
+        for index, (column, new) in enumerate(zip(self._columns, joined, strict=True)):
             if isinstance(column, RaggedRows):
                 if isinstance(new, Ragged) and column.fits(new):
                     column.put(rows, new)
@@ -165,12 +164,13 @@ class RowStore:
         columns = found[:-2] if origin else found
         return Block(self._like.nesting, tuple(columns), len(rows), origin, self._like.loose)
 
-    def _joined(self, columns: list[Column]) -> list[Column]:
+    def _joined(self, columns: list[Any]) -> list[Column]:
         """Return the columns of each group as one."""
         return [
             columns[group[0]]
             if len(group) == 1
-            else np.concatenate([columns[i] for i in group]).reshape(len(group), -1).T
+            # Without a dtype, numbers of another byte order would become this machine's.
+            else np.stack([columns[i] for i in group], dtype=columns[group[0]].dtype).T
             for group in self._groups
         ]
 
@@ -184,12 +184,13 @@ class RowStore:
 
     def _reserve(self, rows: int) -> None:
         if rows > self._capacity:
-            self._capacity = max(rows, 2 * self._capacity, 256)
+            capacity = max(rows, 2 * self._capacity, 256)
             for index, column in enumerate(self._columns):
                 if isinstance(column, RaggedRows):
-                    column.grow(self._capacity)
+                    column.grow(capacity)
                 else:
-                    self._columns[index] = grown(column, self._capacity)
+                    self._columns[index] = grown(column, capacity)
+            self._capacity = capacity  # if there was memory for all
 
 
 def _columns(block: Block) -> list[Column]:
