@@ -125,6 +125,7 @@ bench-all: bench
 	$(BIN)/python -m tests.benchmarks.data
 	$(BIN)/python -m tests.benchmarks.counting
 	$(BIN)/python -m tests.benchmarks.formats
+	$(BIN)/python -m tests.benchmarks.tables
 	$(BIN)/python -m tests.benchmarks.dask_source
 	$(BIN)/python -m tests.benchmarks.in_memory
 	$(BIN)/python -m tests.benchmarks.files_to_model
