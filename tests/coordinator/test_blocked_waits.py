@@ -60,7 +60,7 @@ class Core:
     def progress(self, *_: object) -> Any:
         return contextlib.nullcontext()
 
-    poll = wake = staticmethod(bool)
+    poll = look_again = staticmethod(bool)
 
 
 def splits() -> WholeSplits:
