@@ -8,7 +8,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,19 @@ from tests.cluster.test_scripts import run
 from tests.conftest import wait_until
 
 CONTEXT = forking.ForkContext()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _all_imports_after_this_file() -> Iterator[None]:
+    yield
+    forking.fork_server(os.environ, with_libraries=True)
+
+
+@pytest.fixture(autouse=True)
+def _few_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many of these fork servers are replaced: none is to import for seconds."""
+    monkeypatch.setattr(forking, "ALWAYS", [])
+    forking.fork_server(os.environ, with_libraries=True)
 
 
 def _answer(question: Callable[..., Any], arguments: tuple[Any, ...], out: Connection) -> None:
@@ -261,7 +274,10 @@ def _has_imported(name: str) -> bool:
     return name in sys.modules
 
 
-def test_processes_of_clusters_come_from_one_fork_server_that_was_started_once() -> None:
+def test_processes_of_clusters_come_from_one_fork_server_that_was_started_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
     with psnb.local_cluster(1, 1) as first:
         server = server_pid()
         assert set(first.run(os.getppid).values()) == {server}

@@ -353,6 +353,9 @@ def predicts_alone(given: Namespace) -> bool:
     return bool(psnb.metrics.AUC(None)(given["batch"]["clicked"], scores).result() > 0.7)
 
 
+OTHER_FRAMEWORK = pytest.mark.second_tier("the same page with another framework")
+
+
 def test_files_and_torch(clicks: Namespace) -> None:
     run(clicks, "# CSV")
     run(clicks, "client = psnb.local_cluster(workers=2, servers=1)\nstrategy")
@@ -366,6 +369,7 @@ def test_files_and_torch(clicks: Namespace) -> None:
     clicks["strategy"].close()
 
 
+@OTHER_FRAMEWORK
 def test_files_and_keras(clicks: Namespace) -> None:
     run(clicks, "# Parquet")
     run(clicks, "client = psnb.local_cluster(workers=2, servers=1)\nstrategy")
@@ -377,6 +381,7 @@ def test_files_and_keras(clicks: Namespace) -> None:
     clicks["strategy"].close()
 
 
+@OTHER_FRAMEWORK
 def test_files_and_jax(clicks: Namespace) -> None:
     run(clicks, "# Parquet")
     run(clicks, "client = psnb.local_cluster(workers=2, servers=1)\nstrategy")

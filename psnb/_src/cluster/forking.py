@@ -37,6 +37,7 @@ import io
 import logging
 import os
 import pickle
+import pkgutil
 import resource
 import selectors
 import signal
@@ -82,7 +83,8 @@ LIBRARIES = ["jax", "torch", "psnb.jax", "psnb.torch"]
 """What the fork server imports if the notebook has: large, and no thread starts by that."""
 
 ALWAYS = ["distributed", "distributed.nanny", "distributed.http.worker"]
-"""What it imports in any case, beside psnb."""
+ALWAYS += ["psnb:ParameterServerStrategy", "psnb:Embedding", "psnb:SGD"]
+"""What it imports in any case: modules, and names with all that is behind them."""
 
 # Dask has malloc return memory to the system immediately, so the pages of each large array must be
 # cleared again, which costs several times as much as copying it. So this much is kept for the next.
@@ -438,8 +440,7 @@ def _import_all(libraries: Iterable[str]) -> None:
     gc.disable()  # what is imported is no garbage: a tenth of the time
     for each in libraries:
         with suppress(Exception):  # processes that need it raise it
-            importlib.import_module(each)
-    import_public("ParameterServerStrategy", "Embedding", "SGD")
+            pkgutil.resolve_name(each)
     load_compiled()
     gc.freeze()  # processes share what is here as long as they do not look through it
     gc.enable()

@@ -41,7 +41,7 @@ def may_change(array: np.ndarray) -> bool:
         try:
             view = memoryview(base)
         except TypeError:
-            # Windows of an array, and what else `as_strided` makes, have an object in between.
+            # Windows of an array, and what else strides make, have an object in between.
             base = getattr(base, "base", None)
             return isinstance(base, np.ndarray) and may_change(base)
         if not view.readonly:

@@ -91,6 +91,7 @@ def values_of(
 DEATHS = pytest.mark.second_tier("a step is a closure: test_mode_faults has the same deaths")
 
 
+@pytest.mark.second_tier("without processes: tests/models; in them: torch's")
 def test_fifty_rounds_are_fifty_steps_of_optax_alone(cluster: Client) -> None:
     with wd.synchronous(cluster) as strategy:
         params = placed(strategy)

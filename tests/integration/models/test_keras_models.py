@@ -152,6 +152,7 @@ def assert_as_alone(history: dict[str, list[float]], weights: dict[str, np.ndarr
     wd.assert_close(weights, expected)
 
 
+@pytest.mark.second_tier("without processes: tests/models; in them: torch's")
 def test_fifty_rounds_are_fifty_steps_of_keras_alone(cluster: Client) -> None:
     assert_as_alone(*fitted(cluster))
 

@@ -75,7 +75,10 @@ def data(of: Any) -> Any:
     return Dataset.from_generator(lambda: batches(7)) if of == "generator" else of
 
 
-@pytest.mark.parametrize("mode", [psnb.Sync(1), psnb.Async()], ids=str)
+ASYNC = pytest.param(psnb.Async(), marks=pytest.mark.second_tier("another mode"))
+
+
+@pytest.mark.parametrize("mode", [psnb.Sync(1), ASYNC], ids=str)
 def test_validation_is_keras_to_the_batch(cluster: Client, mode: Any) -> None:
     # Nothing learns where the order of steps is open.
     rate = 0.05 if isinstance(mode, psnb.Sync) else 0.0

@@ -328,6 +328,7 @@ def test_what_was_taken_over_can_be_saved(
     assert psnb.checkpoint.load(saved)["v"].tolist() == [7.0]
 
 
+@pytest.mark.second_tier("it waits for seventeen seconds")
 def test_an_unresponsive_server_is_reported_and_attaching_works_when_it_is_back(
     client: Client, cluster_file: str
 ) -> None:
