@@ -92,9 +92,11 @@ class FileWorkers:
         ServerLostError
             If a server is gone.
         """
-        self.there |= dict.fromkeys(operations)
         done: dict[ServerAddress, Any] = {}
         begun = self._ask(operations, spare=spare)
+        # Only those that have answered: an interrupt while others are unresponsive would wait for
+        # these in `end`. They forget it by themselves, within an hour.
+        self.there |= dict.fromkeys(begun)
         nbytes = dict.fromkeys(begun, 0)
         asked, sleep, changed = list(begun), pauses(), time.monotonic()
         while asked:
@@ -134,7 +136,7 @@ class FileWorkers:
         answers = dict(zip(operations, self._client.attempt(requests), strict=True))
         for server, answer in answers.items():
             if isinstance(answer, ServerLostError):
-                del self.there[server]
+                self.there.pop(server, None)
         errors = {server: each for server, each in answers.items() if isinstance(each, PsnbError)}
         if errors and not spare:
             raise next(iter(errors.values()))
