@@ -102,6 +102,7 @@ def _run(
 ) -> None:
     forking.fork_server = lambda *args, **kwargs: server  # whatever Dask adds to the environment
     local._processes.set(forking.ForkContext())
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which workers of a notebook ignore
     with (
         open(os.devnull, "r+b") as nothing,
         open(errors_to, "wb") as errors,
