@@ -22,6 +22,7 @@ from psnb._src.server.operations import (
     FileProgress,
     PrepareSnapshots,
     ReleaseSnapshot,
+    WriteTables,
 )
 from psnb._src.server.optimizers import SGD
 from psnb._src.server.snapshots import CHUNK
@@ -116,6 +117,24 @@ def test_one_that_cannot_write_ends_the_others(servers: Scripted, tmp_path: Path
     with pytest.raises(CheckpointError, match="server 1 cannot write tables-1"):
         taken(servers).write(str(tmp_path), file_name, bool)
     assert sorted(servers.sent(EndFileWork)) == sorted(servers.servers)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [(CheckpointError("no"), [0, 1, 2]), (ServerUnresponsiveError("nothing"), [0, 2])],
+    ids=["refuses", "says nothing"],
+)
+def test_those_that_have_begun_are_ended_if_another_one_does_not_begin(
+    servers: Scripted, tmp_path: Path, answer: Exception, told: list[int]
+) -> None:
+    def begun(request: Request) -> Exception | None:
+        asked = isinstance(request.operation, WriteTables) and request.to == servers.servers[1]
+        return answer if asked else None
+
+    servers.answer = begun
+    with pytest.raises(type(answer)):
+        taken(servers).write(str(tmp_path), file_name, bool)
+    assert sorted(servers.sent(EndFileWork)) == [servers.servers[each] for each in told]
 
 
 def test_one_that_is_gone_ends_the_others_and_is_not_asked_again(

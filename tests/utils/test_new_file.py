@@ -8,8 +8,9 @@ import fsspec
 import pytest
 from xxhash import xxh3_64_hexdigest
 
-from psnb._src.utils import files
-from psnb._src.utils.files import NewFile, PartialCopy
+from psnb._src.server import partial_copy
+from psnb._src.server.partial_copy import PartialCopy
+from psnb._src.utils.files import NewFile
 from psnb._src.utils.paths import RemotePath
 
 
@@ -29,7 +30,7 @@ def test_what_fails_leaves_no_file_where_fsspec_writes() -> None:
 def test_of_a_remote_file_only_blocks_that_are_asked_for_are_copied_each_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(files, "_BLOCK", 10)
+    monkeypatch.setattr(partial_copy, "_BLOCK", 10)
     content = bytes(range(1, 36))
     fsspec.filesystem("memory").pipe_file("/copied/file", content)
     read: list[int] = []
@@ -48,7 +49,7 @@ def test_of_a_remote_file_only_blocks_that_are_asked_for_are_copied_each_once(
 def test_what_a_store_gives_in_place_of_a_block_is_not_taken(
     monkeypatch: pytest.MonkeyPatch, given: bytes
 ) -> None:
-    monkeypatch.setattr(files, "_BLOCK", 10)
+    monkeypatch.setattr(partial_copy, "_BLOCK", 10)
     fsspec.filesystem("memory").pipe_file("/copied/file", bytes(range(35)))
     copy = PartialCopy(RemotePath("memory://copied/file"))
     with monkeypatch.context() as cut:

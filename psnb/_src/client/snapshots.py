@@ -94,9 +94,6 @@ class FileWorkers:
         """
         done: dict[ServerAddress, Any] = {}
         begun = self._ask(operations, spare=spare)
-        # Only those that have answered: an interrupt while others are unresponsive would wait for
-        # these in `end`. They forget it by themselves, within an hour.
-        self.there |= dict.fromkeys(begun)
         nbytes = dict.fromkeys(begun, 0)
         asked, sleep, changed = list(begun), pauses(), time.monotonic()
         while asked:
@@ -134,9 +131,13 @@ class FileWorkers:
         """Return the answers of servers, or raise an error of one; forget those that are gone."""
         requests = [Request(server, operation) for server, operation in operations.items()]
         answers = dict(zip(operations, self._client.attempt(requests), strict=True))
+        # Only those that have answered: an interrupt while others are unresponsive would wait for
+        # these in `end`. They forget it by themselves: a save in minutes, a restore in an hour.
         for server, answer in answers.items():
             if isinstance(answer, ServerLostError):
                 self.there.pop(server, None)
+            else:
+                self.there[server] = None
         errors = {server: each for server, each in answers.items() if isinstance(each, PsnbError)}
         if errors and not spare:
             raise next(iter(errors.values()))

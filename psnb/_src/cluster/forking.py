@@ -438,19 +438,17 @@ def serve(asking: int, libraries: Iterable[str]) -> None:
 
 def _import_all(libraries: Iterable[str]) -> None:
     gc.disable()  # what is imported is no garbage: a tenth of the time
-    for each in libraries:
-        with suppress(Exception):  # processes that need it raise it
-            pkgutil.resolve_name(each)
+    import_named(libraries)
     load_compiled()
     gc.freeze()  # processes share what is here as long as they do not look through it
     gc.enable()
 
 
-def import_public(*names: str) -> None:
-    """Import what public names of psnb stand for, and all that needs."""
-    with suppress(Exception):  # processes that need it raise it
-        for each in names:
-            getattr(importlib.import_module("psnb"), each)
+def import_named(names: Iterable[str]) -> None:
+    """Import modules, and what names like ``psnb:Embedding`` stand for, with all that needs."""
+    for each in names:
+        with suppress(Exception):  # processes that need it raise it
+            pkgutil.resolve_name(each)
 
 
 def _threads_after_fork() -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import dask
 from distributed import Client, Scheduler, Security, Worker
 
-from psnb._src.cluster.forking import FORKS, MALLOC, ForkContext, import_public
+from psnb._src.cluster.forking import FORKS, MALLOC, ForkContext, import_named
 from psnb._src.cluster.links import raise_limits
 from psnb._src.cluster.neighbours import neighbours, private_folder
 from psnb._src.cluster.roles import ROLE
@@ -203,8 +203,8 @@ def start(shape: Mapping[str, Any], reuse: bool) -> LocalClient:
 
     # Processes begin while this one waits; meanwhile it imports what will be asked for next.
     ahead = threading.Thread(
-        target=import_public,
-        args=("ParameterServerStrategy", "ClusterCoordinator", "Embedding"),
+        target=import_named,
+        args=(["psnb:ParameterServerStrategy", "psnb:ClusterCoordinator", "psnb:Embedding"],),
         name="psnb-imports",
         daemon=True,
     )

@@ -17,6 +17,7 @@ import numpy as np
 
 from psnb._src.server import operations as ops
 from psnb._src.server.file_work import FileWork
+from psnb._src.server.partial_copy import PartialCopy
 from psnb._src.server.tables.checks import (
     COUNTS,
     SavedShard,
@@ -31,7 +32,6 @@ from psnb._src.server.tables.saved_files import (
     read_segment,
     read_waiting,
 )
-from psnb._src.utils.files import PartialCopy
 from psnb._src.utils.paths import RemotePath, is_local
 from psnb._src.utils.standby import StandbyThreads
 from psnb.errors import CheckpointError

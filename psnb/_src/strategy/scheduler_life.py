@@ -33,8 +33,6 @@ _POLL_INTERVAL = 0.25
 _GRACE = 1.0
 """Seconds that Dask gets to connect again."""
 
-_ANSWER_TIMEOUT = 10.0
-
 
 async def scheduler_ends(client: Client, interval: float = _INTERVAL) -> None:
     """Wait for the end of a client's scheduler; returns if the client is closed.
@@ -79,7 +77,7 @@ async def check_scheduler(client: Client) -> None:
     loop, address = asyncio.get_running_loop(), scheduler_address(client)
     until = loop.time() + _GRACE
     # A client takes itself for connected until it has noticed.
-    while not (is_connected(client) and await _id(client, _POLL_INTERVAL)):
+    while not (is_connected(client) and await _answers(client)):
         if has_ended(client):
             return
         if loop.time() >= until:
@@ -89,12 +87,12 @@ async def check_scheduler(client: Client) -> None:
         await asyncio.sleep(_POLL_INTERVAL)
 
 
-async def _id(client: Client, timeout: float = _ANSWER_TIMEOUT) -> str:
+async def _answers(client: Client) -> bool:
     try:
-        async with asyncio.timeout(timeout):
-            return str((await scheduler_identity(client))["id"])
+        async with asyncio.timeout(_POLL_INTERVAL):
+            return bool(await scheduler_identity(client))
     except (OSError, AttributeError):  # the connection is broken, or the client is closed
-        return ""
+        return False
 
 
 def scheduler_lost(address: str) -> SchedulerLostError:
