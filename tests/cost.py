@@ -1,4 +1,4 @@
-"""What a run of tests costs: its last lines name the files that took most CPU time, and all of it."""
+"""What a run of tests costs: its last lines name the files that took most, in CPU time."""
 
 from __future__ import annotations
 

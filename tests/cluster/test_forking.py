@@ -7,6 +7,7 @@ import random
 import resource
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -313,3 +314,25 @@ def test_what_dask_will_set_is_known_before_it_does(tmp_path: Path, before: str)
     done = run(tmp_path, before + SCRIPT)
     assert done.stdout == "True True\n", done.stderr
     assert done.stderr == ""
+
+
+CLOSED = """
+import os
+import sys
+import psnb
+
+if __name__ == "__main__":
+    files = [open(each, "w") for each in sys.argv[1:]]  # the first ones have the free numbers
+    with psnb.local_cluster(workers=1, servers=1) as client:
+        print(set(client.run(lambda: 3).values()), file=files[0])
+"""
+
+
+@pytest.mark.second_tier("a process of its own that starts a cluster")
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", ">&-", "2>&-"])
+def test_a_process_without_input_and_output_starts_a_cluster(tmp_path: Path, closed: str) -> None:
+    (tmp_path / "script.py").write_text(CLOSED)
+    names = ["first", "second", "third", "fourth"]
+    command = f'exec "{sys.executable}" script.py {" ".join(names)} {closed}'
+    subprocess.run(command, shell=True, cwd=tmp_path, timeout=60, check=True)
+    assert [(tmp_path / each).read_text() for each in names] == ["{3}\n", "", "", ""]

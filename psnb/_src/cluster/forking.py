@@ -49,6 +49,7 @@ import threading
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from fcntl import F_DUPFD_CLOEXEC, fcntl
 from multiprocessing import (
     connection,
     context,
@@ -147,7 +148,9 @@ class ForkServer:
 
     def __init__(self, surroundings: Surroundings, libraries: Sequence[str]) -> None:
         self.surroundings, self.libraries = surroundings, libraries
-        self._asking, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._asking, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with other:  # not one of 0 to 2, which are free if this process was started without them
+            its = socket.socket(fileno=fcntl(other.fileno(), F_DUPFD_CLOEXEC, 3))
         code = (
             f"import sys; sys.path[:] = {[*map(str, sys.path)]!r}; from {__name__} import serve; "
             f"serve({its.fileno()}, {libraries!r})"
@@ -161,6 +164,9 @@ class ForkServer:
                 self._process = subprocess.Popen(
                     [spawn.get_executable(), *flags, "-c", code],
                     stdin=subprocess.DEVNULL,
+                    # A socket that took the number of a closed one would be written to as output.
+                    stdout=None if _writes_to(1) else subprocess.DEVNULL,
+                    stderr=None if _writes_to(2) else subprocess.DEVNULL,
                     env=surroundings.environment,
                     pass_fds=[its.fileno()],
                 )
@@ -317,7 +323,7 @@ class _Popen(popen_fork.Popen):
         given = io.BytesIO()
         context.set_spawning_popen(self)  # type: ignore[arg-type]
         try:
-            output = {fd: self.duplicate_for_child(fd) for fd in (1, 2) if _is_open(fd)}
+            output = {fd: self.duplicate_for_child(fd) for fd in (1, 2) if _writes_to(fd)}
             reduction.dump((dict(os.environ), output), given)
             reduction.dump(spawn.get_preparation_data(process_obj.name), given)
             reduction.dump(process_obj, given)
@@ -360,7 +366,10 @@ class ForkContext(context.SpawnContext):
     Process = _Process
 
 
-def _is_open(fd: int) -> bool:
+def _writes_to(fd: int) -> bool:
+    """Whether this is this process's output, or its errors: one closed may be another file."""
+    if (sys.__stdout__, sys.__stderr__)[fd - 1] is None:  # it was closed as Python started
+        return False
     try:
         os.fstat(fd)
     except OSError:
