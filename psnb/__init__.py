@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     )
     from psnb._src.protocol.modes import Async, BoundedStaleness, Geo, Sync
     from psnb._src.server.optimizer import Optimizer
-    from psnb._src.server.optimizers import FTRL, SGD, Adagrad, Adam, Momentum, RMSProp
+    from psnb._src.server.optimizers import FTRL, SGD, Adagrad, Adam, Lion, Momentum, RMSProp
     from psnb._src.server.schedules import (
         CosineDecay,
         ExponentialDecay,
@@ -115,6 +115,7 @@ __all__ = [
     "InputContext",
     "JSONLinesLog",
     "LearningRateScheduler",
+    "Lion",
     "LoadedModel",
     "MaxSize",
     "MetricStatistics",
@@ -198,7 +199,7 @@ _PLACES = {
     "client.pull": ("prefetch", "pull", "push"),
     "client.text_ids": ("hash_ids",),
     "worker.context": ("InputContext", "WorkerContext", "report", "worker_context", "worker_index"),
-    "server.optimizers": ("Adagrad", "Adam", "FTRL", "Momentum", "RMSProp", "SGD"),
+    "server.optimizers": ("Adagrad", "Adam", "FTRL", "Lion", "Momentum", "RMSProp", "SGD"),
     "server.optimizer": ("Optimizer",),
     "server.schedules": (
         "CosineDecay",

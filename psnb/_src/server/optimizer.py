@@ -125,7 +125,8 @@ class Optimizer(Described, ABC):
         `Schedule`, one of optax's, or any other that can be pickled. See below.
     weight_decay : float
         Pulls parameters towards zero: ``weight_decay * w`` is added to the gradient (L2, as in
-        PyTorch), after clipping. `Adam` applies it separately from the gradient (decoupled, AdamW).
+        PyTorch), after clipping. `Adam` and `Lion` apply it apart from the gradient (decoupled, as
+        AdamW).
     clipnorm : float, optional
         A gradient with a larger Euclidean norm is scaled down to it. The norm is that of the whole
         push to one variable or embedding, over all servers, with the gradients of equal ids summed.

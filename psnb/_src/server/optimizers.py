@@ -1,4 +1,4 @@
-"""The optimizers: SGD, Momentum, Adagrad, Adam, RMSProp and FTRL.
+"""The optimizers: SGD, Momentum, Adagrad, Adam, Lion, RMSProp and FTRL.
 
 Each is a kernel, and the description that calls it; see `psnb._src.server.optimizer`.
 """
@@ -319,6 +319,70 @@ class Adam(KernelOptimizer):
         _adam_rows(*(*arguments, self.amsgrad or None))
 
 
+@njit(cache=True, nogil=True)
+def _lion_rows(places, offsets, rows, gradients, numbers):  # type: ignore[no-untyped-def]
+    for table in range(places.size):
+        start, stop = offsets[table], offsets[table + 1]
+        some, own = rows[start:stop], gradients[start:stop]
+        values = kernels.at_place(places, table, kernels.VALUES, gradients)
+        mean = kernels.at_place(places, table, kernels.SLOT, gradients)
+        rate, shrink = numbers[table, 0], numbers[table, 1]
+        step_kept, step_new = numbers[table, 2], numbers[table, 3]
+        mean_kept, mean_new = numbers[table, 4], numbers[table, 5]
+        for i in range(some.size):
+            ahead = some[min(i + kernels.AHEAD, some.size - 1)]
+            for line in range(kernels.lines(values)):
+                kernels.ask_for(values, ahead, line)
+                kernels.ask_for(mean, ahead, line)
+            row = some[i]
+            for j in range(values.shape[1]):
+                sign = np.sign(step_kept * mean[row, j] + step_new * own[i, j])
+                mean[row, j] = mean_kept * mean[row, j] + mean_new * own[i, j]
+                values[row, j] -= rate * sign + shrink * values[row, j]
+
+
+@explained_fields("Optimizer")
+@dataclass(frozen=True)
+class Lion(KernelOptimizer):
+    """Lion (Chen et al., *Symbolic Discovery of Optimization Algorithms*, NeurIPS 2023).
+
+    ``w -= learning_rate * (sign(beta_1 * m + (1 - beta_1) * g) + weight_decay * w);`` ``m = beta_2
+    * m + (1 - beta_2) * g``. Each number moves by the learning rate, however small its gradient is,
+    so rates are a third to a tenth of Adam's, and decays as many times larger. One array of state
+    where Adam has two.
+
+    Parameters
+    ----------
+    learning_rate : float or callable
+        Step size.
+    beta_1, beta_2 : float
+        How much of the mean of gradients counts in a step, and how much of it stays; below 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import psnb
+    >>> optimizer = psnb.Lion(0.5, beta_2=0.75)
+    >>> w, mean = np.zeros((1, 2)), np.zeros((1, 2))
+    >>> optimizer.apply(w, {"mean_gradient": mean}, np.array([0]), np.array([[4.0, -0.1]]), 0)
+    >>> w.tolist(), mean.tolist()
+    ([[-0.5, 0.5]], [[1.0, -0.025]])
+    """
+
+    learning_rate: LearningRate = 0.0001
+    beta_1: float = 0.9
+    beta_2: float = 0.99
+
+    slots = ("mean_gradient",)
+
+    def _numbers(self, rate: float, step: int, scalar: Scalar) -> Numbers:
+        kept_and_new = self.beta_1, 1.0 - self.beta_1, self.beta_2, 1.0 - self.beta_2
+        return rate, rate * self.weight_decay, *kept_and_new
+
+    def _run(self, *arguments: Array) -> None:
+        _lion_rows(*arguments)
+
+
 # numpy's error model: see Adagrad.
 @njit(cache=True, nogil=True, error_model="numpy")
 def _rmsprop_rows(  # type: ignore[no-untyped-def]
@@ -517,7 +581,7 @@ class FTRL(KernelOptimizer):
 
 
 OPTIMIZERS: dict[str, type] = {
-    **{each.__name__: each for each in (FTRL, SGD, Adagrad, Adam, Momentum, RMSProp)},
+    **{each.__name__: each for each in (FTRL, SGD, Adagrad, Adam, Lion, Momentum, RMSProp)},
     **SCHEDULES,
 }
 """Functions of users are not among them: only their name is known."""

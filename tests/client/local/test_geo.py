@@ -20,7 +20,7 @@ from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit
 from psnb._src.server.operations import ApplyCommit, FenceCommits, PreparePart
 from psnb._src.server.optimizer import Optimizer
-from psnb._src.server.optimizers import FTRL, SGD, Adagrad, Adam, Momentum, RMSProp
+from psnb._src.server.optimizers import FTRL, SGD, Adagrad, Adam, Lion, Momentum, RMSProp
 from psnb._src.server.tables.admission import CountFilter
 from psnb._src.server.tables.operations import (
     LookUpRows,
@@ -38,6 +38,7 @@ OPTIMIZERS = [
     Momentum(0.1),
     Adagrad(0.1),
     Adam(0.1, clipnorm=1.0),
+    Lion(0.1),
     RMSProp(0.1, centered=True, momentum=0.5),
     FTRL(0.1),
 ]

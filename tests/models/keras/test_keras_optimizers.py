@@ -44,6 +44,7 @@ def test_objects_keep_their_hyperparameters() -> None:
         lambda: keras.optimizers.Adagrad(0.1, 0.0, 1e-2),
         lambda: keras.optimizers.Adam(0.01, beta_2=0.5, amsgrad=True),
         lambda: keras.optimizers.SGD(0.5, clipnorm=0.02),
+        lambda: keras.optimizers.Lion(0.1, 0.8, 0.9, weight_decay=0.1),
     ],
     ids=[
         "adam",
@@ -54,6 +55,7 @@ def test_objects_keep_their_hyperparameters() -> None:
         "adagrad from 0",
         "amsgrad",
         "clipnorm",
+        "lion",
     ],
 )
 def test_they_give_the_numbers_of_keras(make: Any) -> None:

@@ -17,7 +17,7 @@ import optax
 import pytest
 
 from psnb._src.server.optimizer import Optimizer
-from psnb._src.server.optimizers import SGD, Adagrad, Adam, Momentum, RMSProp
+from psnb._src.server.optimizers import SGD, Adagrad, Adam, Lion, Momentum, RMSProp
 from psnb._src.server.schedules import (
     CosineDecay,
     ExponentialDecay,
@@ -46,6 +46,11 @@ RULES: dict[str, tuple[Optimizer, Callable[[Any], optax.GradientTransformation]]
     "adam of other betas": (
         Adam(0.01, 0.8, 0.95, 1e-3),
         lambda rate: optax.adam(rate, 0.8, 0.95, 1e-3),
+    ),
+    "lion": (Lion(0.01), lambda rate: optax.lion(rate, weight_decay=0.0)),
+    "lion of other betas": (
+        Lion(0.01, 0.8, 0.95, weight_decay=0.1),
+        lambda rate: optax.lion(rate, 0.8, 0.95, weight_decay=0.1),
     ),
     "rmsprop": (RMSProp(0.01), lambda rate: optax.rmsprop(rate, eps=1e-7)),
     "rmsprop with momentum": (

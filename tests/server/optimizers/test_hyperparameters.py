@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psnb._src.server.optimizer import Optimizer
-from psnb._src.server.optimizers import FTRL, SGD, Adagrad, Adam, Momentum, RMSProp
+from psnb._src.server.optimizers import FTRL, SGD, Adagrad, Adam, Lion, Momentum, RMSProp
 from psnb._src.server.schedules import CosineDecay
 from psnb._src.server.tables.dense import DenseTable
 from psnb._src.server.tables.initializers import Constant
@@ -23,7 +23,7 @@ from psnb._src.server.tables.sparse import SparseTable
 from psnb.errors import ConfigurationError, InvalidArrayError
 from tests.server.writes import push
 
-KINDS: list[type[Optimizer]] = [SGD, Momentum, Adagrad, Adam, RMSProp, FTRL]
+KINDS: list[type[Optimizer]] = [SGD, Momentum, Adagrad, Adam, Lion, RMSProp, FTRL]
 ALL = [
     *(kind(0.1) for kind in KINDS),
     RMSProp(0.1, momentum=0.5, centered=True),
@@ -89,6 +89,7 @@ BAD: dict[str, Callable[[], Optimizer]] = {
     r"Momentum\(nesterov='yes'.* True or False": lambda: Momentum(nesterov="yes"),  # type: ignore[arg-type]
     r"Adam\(beta_1=1.0.* below 1": lambda: Adam(beta_1=1.0),
     r"Adam\(beta_2=-0.1": lambda: Adam(beta_2=-0.1),
+    r"Lion\(beta_2=1": lambda: Lion(beta_2=1),
     r"RMSProp\(rho=1": lambda: RMSProp(rho=1),
     r"RMSProp\(centered=1": lambda: RMSProp(centered=1),  # type: ignore[arg-type]
     r"FTRL\(learning_rate=0.* above 0": lambda: FTRL(0.0),
@@ -122,7 +123,7 @@ def test_describe_is_json_with_name_and_hyperparameters(number: float) -> None:
     }
 
 
-@pytest.mark.parametrize("kind", [Momentum, Adagrad, Adam, RMSProp])
+@pytest.mark.parametrize("kind", [Momentum, Adagrad, Adam, Lion, RMSProp])
 def test_the_example_in_its_docstring_runs(kind: type[Optimizer]) -> None:
     (found,) = doctest.DocTestFinder(recurse=False).find(
         kind, kind.__name__, sys.modules[kind.__module__]

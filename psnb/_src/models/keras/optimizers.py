@@ -11,7 +11,7 @@ import numpy as np
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.variable import Variable
 from psnb._src.server.optimizer import Optimizer
-from psnb._src.server.optimizers import SGD, Adagrad, Adam, Momentum, RMSProp
+from psnb._src.server.optimizers import SGD, Adagrad, Adam, Lion, Momentum, RMSProp
 from psnb.errors import ConfigurationError
 
 _REFUSED = ("loss_scale_factor", "gradient_accumulation_steps", "use_ema", "global_clipnorm")
@@ -54,12 +54,14 @@ def as_optimizer(given: Any) -> Optimizer:
             names = ("beta_1", "beta_2", "epsilon", "amsgrad")
             options = {name: config[name] for name in names}
             return Adam(rate, epsilon_hat=True, weight_decay=decay, **options, **own)
+        case "Lion":
+            return Lion(rate, config["beta_1"], config["beta_2"], weight_decay=decay, **own)
         case "RMSprop" if not decay:
             options = {name: config[name] for name in ("rho", "momentum", "epsilon", "centered")}
             return RMSProp(rate, **options, **own)
     raise ConfigurationError(
         f"optimizer {kind} with {config}: psnb has no such one. Servers apply SGD, Momentum, "
-        "Adagrad, Adam (AdamW) and RMSProp: give one of them, as psnb.Adam(1e-3) or of Keras"
+        "Adagrad, Adam (AdamW), Lion and RMSProp: give one of them, as psnb.Adam(1e-3) or of Keras"
     )
 
 
