@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from psnb._src.server import hashing, kernels
-from psnb._src.server.hashing import distinct, summed
+from psnb._src.server.hashing import distinct, each_once, summed
 
 IDS = st.integers(0, 9) | st.integers(0, 2**64 - 1)
 
@@ -28,6 +28,24 @@ def test_any_number_of_distinct_ids_is_found(count: int, shift: int) -> None:
     found, position = distinct(twice)
     np.testing.assert_array_equal(found, ids)
     np.testing.assert_array_equal(found[position], twice)
+
+
+@pytest.mark.parametrize("count", [0, 1, 33, 65_535, 65_536, 100_000])
+@pytest.mark.parametrize("alike", [1, 2**32, 2**52])
+def test_each_id_is_kept_once_in_any_order(count: int, alike: int) -> None:
+    ids = np.arange(count, dtype=np.uint64) * np.uint64(alike)  # the last ones repeat
+    several = np.concatenate([ids, ids[: count // 3], ids[-3:]])
+    np.testing.assert_array_equal(np.sort(each_once(several)), np.unique(ids))
+    assert several.tolist() == [*ids, *ids[: count // 3], *ids[-3:]]
+
+
+def test_ids_whose_hashes_have_the_same_bits_are_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashing, "_DEALT", 4)
+    ids, hashed = np.arange(4000, dtype=np.uint64), np.empty(4000, np.uint64)
+    hashing.hash_ids(ids, hashed)
+    alike = ids[hashed >> np.uint64(60) == 7]  # all in one of 64 buckets
+    assert alike.size > 100
+    assert sorted(each_once(np.concatenate([alike, alike]))) == alike.tolist()
 
 
 @settings(max_examples=60)

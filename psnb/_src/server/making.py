@@ -9,6 +9,7 @@ import numpy as np
 
 from psnb._src.dask_compat.reach import unpickled
 from psnb._src.server import operations as ops
+from psnb._src.server.hashing import each_once
 from psnb._src.server.memory import require_room
 from psnb._src.server.optimizer import Optimizer, Workspace
 from psnb._src.server.tables import operations as table_ops
@@ -63,6 +64,7 @@ def warm_up(creation: ops.CreateTable) -> None:
         row = np.zeros((1, creation.dim), creation.dtype)
         small.changed_since("")
         small.run(table_ops.PutRows(ids, row))
+        each_once(ids)  # of what is loaded
         if optimizer is not None:
             small.run(table_ops.PushRows(ids, row))
             small.run(table_ops.MergeRows(ids, row, dict.fromkeys(optimizer.slots, row), 0, 1.0))

@@ -18,7 +18,7 @@ from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.paths import filesystem_of, is_local
 from psnb._src.utils.threads import Answer
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 20
 
 
 class DamagedFileError(OSError):

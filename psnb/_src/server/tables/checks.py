@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from psnb._src.server.hashing import hash_ids
+from psnb._src.server.hashing import each_once, hash_ids
 from psnb._src.server.tables.admission import MOST_COUNT
 from psnb._src.server.tables.sharding import row_ranges, shard_of_ids
 from psnb.errors import IdOutOfRangeError, InvalidArrayError
@@ -71,8 +71,7 @@ def check_distinct(what: str, ids: np.ndarray) -> None:
     """Raise InvalidArrayError if one of the ids is there twice."""
     if (ids[1:] > ids[:-1]).all():
         return
-    ordered = np.sort(ids)  # faster than a hash map
-    if (ordered[1:] == ordered[:-1]).any():
+    if each_once(ids).size < ids.size:
         found, counts = np.unique(ids, return_counts=True)
         most = counts.argmax()
         raise InvalidArrayError(f"{what}: id {found[most]} is there {counts[most]} times")
@@ -419,7 +418,7 @@ def check_saved_parts(
         return counts
     sources = [(each, "ids") for each in parts]
     for found in _in_ranges([*sources, (last, "waiting.ids")] if expected.waits else sources):
-        rows = np.unique(np.concatenate(found[: len(parts)]))
+        rows = each_once(np.concatenate(found[: len(parts)]))
         counts += _by_owner(rows, owners)
         for waiting in found[len(parts) :]:
             both = np.concatenate([rows, waiting])

@@ -192,9 +192,9 @@ class SparseTable(RowTable):
     def clear(self) -> None:
         self._watched(lambda watcher: watcher.renumbering())
         coming, self._coming = self._coming, 0
-        if not (self.promises or coming > self.index.count) and self._fixed is None:
+        if not (self.promises or 2 * coming > self.index.count) and self._fixed is None:
             self._begin()
-            if coming:  # less than there was before
+            if coming:  # much less than there was before
                 self._reserve(coming)
             return
         # In the memory that is there: prepared commits may make as many rows again. The ids of
