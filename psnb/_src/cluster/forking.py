@@ -83,7 +83,8 @@ FORKS = _forks()
 LIBRARIES = ["jax", "torch", "psnb.jax", "psnb.torch"]
 """What the fork server imports if the notebook has: large, and no thread starts by that."""
 
-ALWAYS = ["distributed", "distributed.nanny", "distributed.http.worker"]
+ALWAYS = ["distributed", "distributed.nanny", "distributed.http.health", "distributed.http.statics"]
+ALWAYS += ["distributed.http.worker.prometheus", "numpy.ma", "psnb._src.cluster.preload"]
 ALWAYS += ["psnb:ParameterServerStrategy", "psnb:Embedding", "psnb:SGD"]
 """What it imports in any case: modules, and names with all that is behind them."""
 
@@ -446,7 +447,7 @@ def serve(asking: int, libraries: Iterable[str]) -> None:
 
 
 def _import_all(libraries: Iterable[str]) -> None:
-    gc.disable()  # what is imported is no garbage: a tenth of the time
+    gc.disable()  # as in `import_named`
     import_named(libraries)
     load_compiled()
     gc.freeze()  # processes share what is here as long as they do not look through it
@@ -455,9 +456,13 @@ def _import_all(libraries: Iterable[str]) -> None:
 
 def import_named(names: Iterable[str]) -> None:
     """Import modules, and what names like ``psnb:Embedding`` stand for, with all that needs."""
+    collects = gc.isenabled()
+    gc.disable()  # what is imported is no garbage: a tenth of the time
     for each in names:
         with suppress(Exception):  # processes that need it raise it
             pkgutil.resolve_name(each)
+    if collects:
+        gc.enable()
 
 
 def _threads_after_fork() -> int:

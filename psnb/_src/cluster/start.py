@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from psnb._src.cluster.forking import begin_fork_server
+from psnb._src.cluster.forking import begin_fork_server, import_named
 from psnb._src.utils.checks import integer
 from psnb._src.utils.foreign_names import explained
 from psnb.errors import ClusterError, ConfigurationError
@@ -110,6 +110,7 @@ def local_cluster(
         )
     if processes:
         begin_fork_server()
+    import_named(["psnb._src.cluster.local"])
     from psnb._src.cluster.local import start
 
     return start(shape, reuse)

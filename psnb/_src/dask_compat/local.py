@@ -73,6 +73,9 @@ def _context() -> BaseContext:
 
 nanny.get_mp_context = process.get_mp_context = _context
 
+# How often nannies look whether their process has started; Dask's 50 ms are a part of a start.
+nanny.WorkerProcess._init_msg_interval = 0.005
+
 
 logger = logging.getLogger("psnb")
 
