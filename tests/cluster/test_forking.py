@@ -36,6 +36,7 @@ def _all_imports_after_this_file() -> Iterator[None]:
 def _few_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many of these fork servers are replaced: none is to import for seconds."""
     monkeypatch.setattr(forking, "ALWAYS", [])
+    monkeypatch.setattr(forking, "LIBRARIES", [])
     forking.fork_server(os.environ, with_libraries=True)
 
 
