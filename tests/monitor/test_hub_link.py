@@ -23,7 +23,8 @@ from typing import Any
 import pytest
 
 from psnb._src.jupyter_compat import SECRET
-from psnb._src.monitor.links.hub_link import HubLink, JupyterServer, find_server
+from psnb._src.monitor.links.hub_link import UNWATCHED, HubLink, JupyterServer, find_server
+from psnb._src.monitor.publisher import INTERVAL
 from psnb._src.monitor.statistics import Statistics
 from tests.conftest import DEADLINE, wait_until
 from tests.monitor.hub.jupyter import Jupyter, jupyter
@@ -207,7 +208,7 @@ class _Server(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     posts: queue.SimpleQueue[dict[str, Any]]
     status: Callable[[dict[str, Any]], int]
-    orders = b'{"version": 1, "hello": false, "commands": []}'
+    orders = b'{"version": 1, "hello": false, "watched": true, "commands": []}'
 
     def do_POST(self) -> None:
         batch = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -248,6 +249,24 @@ def _linked(
             assert not link.alive
             server.shutdown()
             thread.join()
+
+
+class _Hub:
+    """A hub that has one panel, or none."""
+
+    def __init__(self, watched: bool) -> None:
+        self._orders = json.dumps({"hello": False, "watched": watched, "commands": []}).encode()
+
+    def request(self, *of: object) -> tuple[int, bytes]:
+        return 200, self._orders
+
+
+@pytest.mark.parametrize(("watched", "seconds"), [(True, INTERVAL), (False, UNWATCHED)])
+def test_while_no_panel_is_open_posts_are_rare(watched: bool, seconds: float) -> None:
+    viewed = FakeViewed()
+    link = HubLink(viewed, _Hub(watched))  # type: ignore[arg-type]
+    link._post([])
+    assert link._interval == seconds
 
 
 def test_a_server_without_a_hub_is_asked_again_for_everything_and_costs_no_error() -> None:
@@ -327,7 +346,8 @@ def test_what_the_hub_refuses_is_reported_once_left_out_and_not_repeated(
     assert not any(each["full"] for each in taken)
     assert [each.message for each in caplog.records if "left out" in each.message] == [
         "Part of what a coordinator sends to its panels is not understood, and left out: the hub "
-        """answers 400: b'{"version": 1, "hello": false, "commands": []}'; please report it"""
+        """answers 400: b'{"version": 1, "hello": false, "watched": true, "commands": []}'; """
+        "please report it"
     ]
 
 
@@ -337,7 +357,7 @@ def test_a_full_update_that_the_hub_refuses_is_not_sent_again_and_again(
     def status(batch: dict[str, Any]) -> int:
         return 400 if any(each["full"] for each in batch["updates"]) else 200
 
-    orders = b'{"version": 1, "hello": true, "commands": []}'  # it has no full one
+    orders = b'{"version": 1, "hello": true, "watched": true, "commands": []}'  # it has no full one
     monkeypatch.setattr(_Server, "orders", orders)
     with _linked(status) as next_post:
         sent = [each["full"] for _ in range(6) for each in next_post()["updates"]]

@@ -305,6 +305,7 @@ class PendingCommands(TypedDict):
 
     version: int
     hello: bool  # the next update must be a full one
+    watched: bool  # whether there are panels
     commands: list[Command]
 
 

@@ -184,6 +184,7 @@ def test_a_page_gets_the_history_when_it_comes_and_the_news_when_they_come(
         assert server.post(name, batch(update(2, coordinator=name)))[1] == {
             "version": VERSION,
             "hello": False,
+            "watched": True,
             "commands": [],
         }
         panel.hear("update", coordinator=name, sequence=2)

@@ -119,7 +119,9 @@ class Hub:
         commands, known.waiting = known.waiting, []
         self.panels.wake(listing=known.listed() != was or known.backlog.last is None)
         wanted = wanted or known.backlog.last is None
-        return protocol.PendingCommands(version=protocol.VERSION, hello=wanted, commands=commands)
+        return protocol.PendingCommands(
+            version=protocol.VERSION, hello=wanted, watched=bool(self.panels), commands=commands
+        )
 
     def close(self, coordinator: str) -> None:
         """Note that a coordinator was closed; remove one that is gone already."""

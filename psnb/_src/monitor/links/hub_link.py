@@ -34,6 +34,9 @@ from psnb._src.utils.interrupts import uninterrupted
 HEARTBEAT = 0.5
 """Seconds without a post after which there is a heartbeat; commands also wait for the next post."""
 
+UNWATCHED = 1.0
+"""Seconds between two updates, and heartbeats, while no panel is open."""
+
 _REFUSED = (400, 413)  # the same body would be refused again
 
 _XSRF = "00" * 16  # equal in cookie and header, which a page of another origin cannot do
@@ -188,7 +191,7 @@ class HubLink(Publisher):
 
     def _beat(self) -> None:
         while not self._over.wait(INTERVAL):
-            if time.monotonic() - self._posted >= HEARTBEAT:
+            if time.monotonic() - self._posted >= max(HEARTBEAT, self._interval):
                 self._try_to_post()
 
     def ended(self) -> None:
@@ -245,6 +248,7 @@ class HubLink(Publisher):
                     _refusal(status, answer),
                 )
             return False
+        self._interval = INTERVAL if orders["watched"] else UNWATCHED
         if orders["hello"] and time.monotonic() >= self._no_hello_until:
             self.wake(full=True)
         viewed = self._viewed()
