@@ -12,6 +12,9 @@ import pyarrow.parquet
 import pytest
 
 from psnb import errors
+from psnb._src.data.formats.text import TextLines
+from psnb._src.data.node import Context
+from psnb._src.data.nodes.files import Files, file_ranges
 from psnb.data import (
     ArraySpec,
     Dataset,
@@ -23,6 +26,14 @@ from psnb.data import (
     VarLen,
     encode_example,
 )
+
+
+def test_elements_of_a_file_have_one_text_of_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one\ntwo\n")
+    block = Files(TextLines(), file_ranges(tmp_path / "a")).iterate(Context(0)).next_block(2)
+    assert block is not None
+    assert block.origin is not None
+    assert block.origin.files[0] is block.origin.files[1]
 
 
 def test_text_lines_of_several_files_follow_each_other(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb._src.data.block import block_of
-from psnb._src.data.nodes import shuffle
-from psnb._src.data.nodes.shuffle import RaggedRows, RowStore
+from psnb._src.data.nodes import row_store
+from psnb._src.data.nodes.row_store import RaggedRows, RowStore
 from psnb.data import Dataset, Ragged
 from psnb.errors import DatasetError
 
@@ -27,11 +28,13 @@ def test_rows_are_what_was_put_there_last(puts: list[Any]) -> None:
     store.grow(8)
     expected: list[list[int]] = [[] for _ in range(8)]
     for places, count, new in puts:
-        store.put(np.array(places[:count]), ragged(new[:count]))
+        store.put(np.array(places[:count]), [ragged(new[:count])])
         for place, row in zip(places[:count], new, strict=False):
             expected[place] = row
-        assert store.take(np.array([3, 1, 3])).to_list() == [expected[i] for i in (3, 1, 3)]
-    assert store.take(np.arange(8)).to_list() == expected
+        (found,) = store.take(np.array([3, 1, 3]))
+        assert list(map(np.ndarray.tolist, found)) == [expected[i] for i in (3, 1, 3)]
+    (found,) = store.take(np.arange(8))
+    assert list(map(np.ndarray.tolist, found)) == expected
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.bool_, "S3", object])
@@ -39,15 +42,15 @@ def test_rows_of_any_dtype_and_with_more_axes_are_kept(dtype: Any) -> None:
     new = Ragged(np.arange(12).astype(dtype).reshape(6, 2), np.array([0, 4, 4, 6]))
     store = RaggedRows(new)
     store.grow(4)
-    store.put(np.array([2, 0, 3]), new)
-    assert store.take(np.array([2, 0, 3])) == new
+    store.put(np.array([2, 0, 3]), [new])
+    assert store.take(np.array([2, 0, 3])) == [new]
 
 
 def test_memory_is_bounded_by_what_is_in_use() -> None:
     store = RaggedRows(ragged([[0]]))
     store.grow(2)
     for _ in range(1000):
-        store.put(np.array([0, 1]), ragged([[1] * 10, [2] * 10]))
+        store.put(np.array([0, 1]), [ragged([[1] * 10, [2] * 10])])
     assert store._values.size <= 4 * 20
 
 
@@ -60,20 +63,19 @@ def test_a_stream_whose_rows_change_their_other_axes_is_shuffled() -> None:
 
 def put_and_get(*blocks: dict[str, Any]) -> list[Any]:
     """Return the elements that a store holds after blocks were put into it, one by one."""
-    store, count = RowStore(), 0
+    store = RowStore(8)
     for block in map(block_of, blocks):
-        store.put(np.arange(count, count + block.count), block)
-        count += block.count
-    return [store.get(np.array([row])).element(0) for row in range(count)]
+        store.put(block)
+    return [store.take(np.array([row])).element(0) for row in range(store.made)]
 
 
 def test_columns_of_one_dtype_stay_what_they_are() -> None:
     ids = np.arange(6)
     block = {"a": ids, "b": ids / 2, "c": -ids, "d": ids > 2, "e": ids / 3, "f": ids[:, None]}
-    store = RowStore()
-    store.put(ids, block_of(block))
-    assert len(store._columns) == 4
-    found = store.get(np.array([4, 1])).whole()
+    store = RowStore(8)
+    store.put(block_of(block))
+    assert len(store._held) == 4
+    found = store.take(np.array([4, 1])).whole()
     for name, column in block.items():
         assert found[name].dtype == column.dtype
         assert (found[name] == column[[4, 1]]).all()
@@ -96,28 +98,38 @@ def test_columns_of_another_dtype_are_refused() -> None:
 
 
 def test_numbers_of_another_byte_order_keep_it() -> None:
-    ids, store = np.arange(3, dtype=">i8"), RowStore()
-    store.put(np.arange(3), block_of({"a": ids, "b": ids}))
+    ids, store = np.arange(3, dtype=">i8"), RowStore(8)
+    store.put(block_of({"a": ids, "b": ids}))
     for other in (ids[2:], np.array([[7, 8]], ">i8")):  # together, then apart
-        store.put(np.array([1]), block_of({"a": ids[2:], "b": other}))
-        found = store.get(np.array([1])).whole()["a"]
+        found = store.take(store.put(block_of({"a": ids[2:], "b": other}))).whole()["a"]
         assert found.dtype.str == ">i8"
         assert found.tolist() == [2]
 
 
 def test_after_a_lack_of_memory_more_is_put(monkeypatch: pytest.MonkeyPatch) -> None:
     block = block_of({"a": np.arange(4), "b": np.arange(4) / 2})
-    store, left, grown = RowStore(), [1], shuffle.grown
+    store, left, grow = RowStore(8), [1], row_store.grow
 
-    def scarce(column: np.ndarray, rows: int) -> np.ndarray:
+    def scarce(array: np.ndarray, rows: int) -> None:
         if left.pop() == 0:
             raise MemoryError
         left.append(0)
-        return grown(column, rows)
+        grow(array, rows)
 
     with monkeypatch.context() as patch:
-        patch.setattr(shuffle, "grown", scarce)
+        patch.setattr(row_store, "grow", scarce)
         with pytest.raises(MemoryError):
-            store.put(np.arange(4), block)
-    store.put(np.arange(4), block)
-    assert store.get(np.array([3])).element(0) == {"a": 3, "b": 1.5}
+            store.put(block)
+    rows = store.put(block)
+    assert store.take(rows[3:]).element(0) == {"a": 3, "b": 1.5}
+
+
+def test_the_buffer_takes_little_more_than_what_it_holds() -> None:
+    block = block_of({"a": np.zeros(1000), "b": np.zeros(1000)})
+    store = RowStore(100_000)
+    tracemalloc.start()
+    for _ in range(100):
+        store.put(block)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1.2 * 100_000 * 16

@@ -100,7 +100,7 @@ class Block(NamedTuple):
             return self
         stop = max(start, min(stop, self.count))
         origin = self.origin and Origin(*(part[start:stop] for part in self.origin))
-        columns = tuple(column[start:stop] for column in self.columns)
+        columns = tuple([column[start:stop] for column in self.columns])
         return Block(self.nesting, columns, stop - start, origin, self.loose)
 
     def place(self, index: int) -> str:
@@ -180,23 +180,24 @@ def concatenate(blocks: Sequence[Block]) -> Block:
     first = blocks[0]
     if len(blocks) == 1:
         return first
-    names = paths(first.nesting)
     parts = [
         each.columns
         if each.nesting == first.nesting
         else tuple(flatten_like(first.nesting, each.whole()))
         for each in blocks
     ]
-    columns = tuple(
-        _concatenated(several, name)
-        for several, name in zip(zip(*parts, strict=True), names, strict=True)
-    )
+    columns = []
+    for index, several in enumerate(zip(*parts, strict=True)):
+        types = {leaf_dtype(column) for column in several if len(column)}
+        if len(types) > 1:
+            raise different_dtypes(leaf_name(paths(first.nesting)[index]), types)
+        columns.append(_concatenated(several))
     origins = [block.origin for block in blocks]
     origin = None
     if all(each is not None for each in origins):
         origin = Origin(*(np.concatenate(several) for several in zip(*origins, strict=True)))
     loose = any(block.loose for block in blocks)
-    return Block(first.nesting, columns, sum(block.count for block in blocks), origin, loose)
+    return Block(first.nesting, tuple(columns), sum(block.count for block in blocks), origin, loose)
 
 
 def different_dtypes(what: str, types: Iterable[Any]) -> DatasetError:
@@ -208,18 +209,10 @@ def different_dtypes(what: str, types: Iterable[Any]) -> DatasetError:
     )
 
 
-def _concatenated(columns: tuple[Column, ...], name: str) -> Column:
-    types = {leaf_dtype(column) for column in columns if len(column)}
-    if len(types) > 1:
-        raise different_dtypes(leaf_name(name), types)
-    if all(isinstance(column, np.ndarray) for column in columns):
-        if len({column.shape[1:] for column in columns}) == 1:
-            return np.concatenate(columns)  # type: ignore[arg-type]
-    elif (
-        all(isinstance(column, Ragged) for column in columns)
-        and len({column.shape[2:] for column in columns}) == 1
-    ):
-        return Ragged.concatenate(columns)  # type: ignore[arg-type]
+def _concatenated(columns: tuple[Any, ...]) -> Column:
+    if len({column.shape[1:] for column in columns}) == 1:  # only of a `Ragged` one is None
+        ragged = isinstance(columns[0], Ragged)
+        return Ragged.concatenate(columns) if ragged else np.concatenate(columns)
     return stack([row for column in columns for row in column])
 
 
@@ -236,9 +229,10 @@ def column_bytes(column: Column) -> int:
 
 def leaf_dtype(column: Column) -> Any:
     """Return the dtype of the leaves of a column, which has some; or their type if not arrays."""
-    if isinstance(column, np.ndarray) and column.dtype == object and column.ndim == 1:
+    dtype = column.dtype
+    if dtype.kind == "O" and not column.shape[1:]:
         return kind_of(column[0]).dtype
-    return np.dtype(object) if column.dtype.kind in "SU" else column.dtype
+    return np.dtype(object) if dtype.kind in "SU" else dtype
 
 
 def stack(leaves: list[Any]) -> Column:

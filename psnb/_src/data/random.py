@@ -66,23 +66,21 @@ def uniforms(key: int, first: int, count: int) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True)
-def _draw(key, first, buffer, size, entering, end, out, slots):  # type: ignore[no-untyped-def]
+def _draw(key, first, buffer, size, entering, out):  # type: ignore[no-untyped-def]
     for i in range(out.size):
         slot = np.int64(_uniform(key, first + i) * size)
         out[i] = buffer[slot]
-        slots[i] = slot
-        if entering < end:
-            buffer[slot] = entering
-            entering += 1
+        if i < entering.size:
+            buffer[slot] = entering[i]
         else:
             size -= 1
             buffer[slot] = buffer[size]
-    return size, entering
+    return size
 
 
 def draw(
-    key: int, first: int, buffer: np.ndarray, size: int, entering: int, end: int, count: int
-) -> tuple[np.ndarray, np.ndarray, int, int]:
+    key: int, first: int, buffer: np.ndarray, size: int, entering: np.ndarray, count: int
+) -> tuple[np.ndarray, int]:
     """Draw from a shuffle buffer; the next entering element, or the last one, fills the slot.
 
     Parameters
@@ -93,34 +91,34 @@ def draw(
         The content, int64; modified in place.
     size : int
         How many slots are in use; at least ``count`` minus the number of entering elements.
-    entering, end : int
-        The range of the numbers that enter, in order.
+    entering : numpy.ndarray
+        The numbers that enter, in order, int64; at most ``count``.
     count : int
         How many to draw.
 
     Returns
     -------
-    drawn, slots : numpy.ndarray
-        The drawn numbers and their slots, int64 ``(count,)``.
-    size, entering : int
-        The new values.
+    drawn : numpy.ndarray
+        The drawn numbers, int64 ``(count,)``.
+    size : int
+        The new value.
     """
-    out, slots = np.empty((2, count), np.int64)
-    size, entering = _draw(np.uint64(key), first, buffer, size, entering, end, out, slots)
-    return out, slots, size, entering
+    out = np.empty(count, np.int64)
+    return out, _draw(np.uint64(key), first, buffer, size, entering, out)
 
 
-def draw_again(
-    key: int, buffer: np.ndarray, size: int, entering: int, end: int, count: int
-) -> tuple[int, int]:
+def draw_again(key: int, buffer: np.ndarray, size: int, entering: int, end: int, count: int) -> int:
     """Repeat ``count`` draws on a buffer, about ten million per second.
 
-    Parameters as for `draw`; returns the new size and entering.
+    Parameters as for `draw`, but all numbers from ``entering`` to ``end`` enter; returns the new
+    size.
     """
     for first in range(0, count, _AT_ONCE):
         some = min(_AT_ONCE, count - first)
-        _, _, size, entering = draw(key, first, buffer, size, entering, end, some)
-    return size, entering
+        stop = min(end, entering + some)
+        _, size = draw(key, first, buffer, size, np.arange(entering, stop), some)
+        entering = stop
+    return size
 
 
 def as_seed(method: str, seed: int | None) -> int:

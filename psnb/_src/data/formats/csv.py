@@ -29,7 +29,7 @@ from psnb._src.data.formats.records import (
     Records,
     within,
 )
-from psnb._src.data.formats.tables import first_missing, listed, pyarrow, to_columns
+from psnb._src.data.formats.tables import by_name, first_missing, listed, pyarrow, to_columns
 from psnb._src.data.formats.words import WORD, word_at, zeros_below
 from psnb._src.utils.arrays import dtype_of
 from psnb._src.utils.text import shown
@@ -425,7 +425,7 @@ class _Schema:
             columns: dict[str, Any] = {}
             if rest := [name for name in self._wanted if name not in numbers]:
                 table, good, problem = self.parse(data, starts[:count], rest)
-                columns = to_columns(table)
+                columns = to_columns(by_name(table))
             columns |= {name: column[:good] for name, column in numbers.items()}
             columns = {name: columns[name] for name in self._wanted}
             begin = window.offset
@@ -463,7 +463,7 @@ class _Schema:
                 problem = DatasetError(_ROW.sub("", text))
         if table.num_rows != good:
             return table.slice(0, 0), 0, DatasetError("a quote within a field is not doubled")
-        if (missing := first_missing(table)) is not None:
+        if (missing := first_missing(by_name(table))) is not None:
             name, good = missing
             problem = DatasetError(
                 f"column {name!r} of {table.schema.field(name).type} is empty: "

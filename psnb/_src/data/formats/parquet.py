@@ -11,7 +11,7 @@ from psnb._src.data.formats.files import holds_nothing, reading, stored
 from psnb._src.data.formats.parquet_footer import RowGroup, read_footer
 from psnb._src.data.formats.parquet_pages import CheckedFile, TooWide
 from psnb._src.data.formats.records import CHUNK_RECORDS, MAX_RECORD_BYTES, Chunk, checked_limit
-from psnb._src.data.formats.tables import first_missing, listed, pyarrow, to_columns
+from psnb._src.data.formats.tables import by_name, first_missing, listed, pyarrow, to_columns
 from psnb.errors import DatasetError
 
 
@@ -123,12 +123,14 @@ def _group(
         part = batch.slice(skipped, max(0, stop - begin - skipped))
         row = begin + skipped
         begin += batch.num_rows
-        missing = first_missing(part)
+        found = by_name(part)
+        missing = first_missing(found)
         if missing is not None:
             part = part.slice(0, missing[1])
+            found = by_name(part)
         if part.num_rows:
             try:
-                columns = to_columns(part)
+                columns = to_columns(found)
             except DatasetError as error:
                 raise DatasetError(f"{path}, row group {group}: {error}") from error
             # By name: the file has them in an order of its own.

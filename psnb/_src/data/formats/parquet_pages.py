@@ -120,7 +120,7 @@ class CheckedFile(io.RawIOBase):
         """Return the position."""
         return int(self._file.tell())
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int = -1) -> Any:
         """Return ``size`` bytes, or as many as there are.
 
         Raises
@@ -131,7 +131,9 @@ class CheckedFile(io.RawIOBase):
         at = self.tell()
         # Less than what is claimed: memory is taken for it before it is read.
         left = max(0, self._size - at)
-        data: bytes = self._file.read(left if size < 0 else min(size, left))
+        data = pyarrow().allocate_buffer(left if size < 0 else min(size, left))
+        # Into pyarrow's memory, which it uses again: new bytes would be new pages each time.
+        data = data.slice(0, self._file.readinto(data))
         if self._columns:
             if at not in self._columns:
                 raise DatasetError(f"{self._where}: no column begins at byte {at}")
@@ -139,7 +141,7 @@ class CheckedFile(io.RawIOBase):
                 self._check(chunk, schema, data)
         return data
 
-    def _check(self, chunk: ColumnChunk, schema: Any, data: bytes) -> None:
+    def _check(self, chunk: ColumnChunk, schema: Any, data: Any) -> None:
         name, allowed = schema.path, max(self._limit, _GROWTH * len(data))
         fixed = _WIDTHS.get(schema.physical_type, max(0, schema.length))  # 0 if widths differ
         taken, entry, widest = 0, 0, fixed
@@ -173,7 +175,7 @@ class CheckedFile(io.RawIOBase):
                 "if the file is right"
             )
 
-    def _pages(self, chunk: ColumnChunk, name: str, data: bytes) -> Iterator[_Page]:
+    def _pages(self, chunk: ColumnChunk, name: str, data: Any) -> Iterator[_Page]:
         """Yield the pages that pyarrow will unpack."""
         view = np.frombuffer(data, np.uint8)
         at = values = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,8 +41,13 @@ def listed(names: list[str]) -> str:
     return shown.repr(names)
 
 
-def to_columns(table: Any) -> dict[str, np.ndarray | Ragged]:
-    """Return the columns of a table or record batch.
+def by_name(table: Any) -> dict[str, Any]:
+    """Return the columns of a table or record batch of Arrow; it makes objects for them."""
+    return dict(zip(table.schema.names, table.columns, strict=True))
+
+
+def to_columns(table: Mapping[str, Any]) -> dict[str, np.ndarray | Ragged]:
+    """Return columns of Arrow as arrays.
 
     Numbers become arrays of their dtype, decimals without fractions integers, missing floats NaN,
     strings and bytes arrays of objects with None where missing, lists of one length arrays, other
@@ -54,10 +59,8 @@ def to_columns(table: Any) -> dict[str, np.ndarray | Ragged]:
         If a column is of a type that no array holds, or holds what is not of its type, as text that
         is not UTF-8. (`first_missing` finds required values that are missing.)
     """
-    return {
-        name: _column(name, column)
-        for name, column in zip(table.schema.names, table.columns, strict=True)
-    }
+    pa = pyarrow()
+    return {name: _column(pa, name, column) for name, column in table.items()}
 
 
 def with_columns(structure: Any) -> Any:
@@ -204,13 +207,14 @@ def _from_hugging_face(dataset: Any, columns: list[str] | None) -> Columns:
 def _from_arrow(frame: Any, columns: list[str] | None) -> Columns:
     table = _as_arrow(frame)
     table = table.select(_chosen(table.schema.names, columns))
-    if (missing := first_missing(table)) is not None:
+    found = by_name(table)
+    if (missing := first_missing(found)) is not None:
         name, row = missing
         raise DatasetError(
             f"column {name!r} lacks a value in row {row}, and no array of its type can: fill it, "
             "or convert it to floats, where NaN is one that is missing"
         )
-    return to_columns(table)
+    return to_columns(found)
 
 
 def _from_fields(array: np.ndarray, columns: list[str] | None) -> Columns:
@@ -231,34 +235,33 @@ def _from_sparse(matrix: Any, columns: list[str] | None) -> Columns:
     return {name: Ragged(entries[name], rows.indptr) for name in _chosen(list(entries), columns)}
 
 
-def first_missing(table: Any) -> tuple[str, int] | None:
-    """Return the first missing integer or boolean of a table: its column and row."""
+def first_missing(table: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Return the first missing integer or boolean in columns of Arrow: its column and row."""
+    pa = pyarrow()
     found = [
         (int(column.is_null().to_numpy(zero_copy_only=False).argmax()), name)
-        for name, column in zip(table.schema.names, table.columns, strict=True)
-        if column.null_count and _cannot_miss(column.type)
+        for name, column in table.items()
+        if column.null_count and _cannot_miss(pa, column.type)
     ]
     return None if not found else (min(found)[1], min(found)[0])
 
 
-def _cannot_miss(kind: Any) -> bool:
-    types = pyarrow().types
-    if types.is_dictionary(kind):
+def _cannot_miss(pa: Any, kind: Any) -> bool:
+    if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return bool(
-        types.is_integer(kind)
-        or types.is_boolean(kind)
-        or types.is_fixed_size_list(kind)
-        or _is_whole(kind)
+        pa.types.is_integer(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_fixed_size_list(kind)
+        or _is_whole(pa, kind)
     )
 
 
-def _is_whole(kind: Any) -> bool:
-    return bool(pyarrow().types.is_decimal(kind) and kind.scale <= 0)
+def _is_whole(pa: Any, kind: Any) -> bool:
+    return bool(pa.types.is_decimal(kind) and kind.scale <= 0)
 
 
-def _column(name: str, column: Any) -> np.ndarray | Ragged:
-    pa = pyarrow()
+def _column(pa: Any, name: str, column: Any) -> np.ndarray | Ragged:
     if isinstance(column, pa.ChunkedArray):
         # `combine_chunks` makes a copy even of a single chunk.
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
@@ -269,10 +272,10 @@ def _column(name: str, column: Any) -> np.ndarray | Ragged:
         values = column.dictionary
         if pa.types.is_string_view(values.type):  # of polars; Arrow has no `take` for it
             values = values.cast(pa.large_string())
-        return _column(name, values.take(column.indices))
+        return _column(pa, name, values.take(column.indices))
     fixed = pa.types.is_fixed_size_list(kind)
     if fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        values = _column(name, column.flatten())
+        values = _column(pa, name, column.flatten())
         if isinstance(values, Ragged):
             raise DatasetError(f"column {name!r} holds lists of lists: flatten one of them")
         if fixed:
@@ -280,10 +283,10 @@ def _column(name: str, column: Any) -> np.ndarray | Ragged:
         return Ragged(values, offsets_of(column.value_lengths().fill_null(0).to_numpy()))
     if pa.types.is_nested(kind) or pa.types.is_null(kind):
         raise DatasetError(f"column {name!r} is of Arrow's type {kind}: choose other columns")
-    if column.null_count and _cannot_miss(kind):
+    if column.null_count and _cannot_miss(pa, kind):
         raise DatasetError(f"column {name!r} holds lists with missing values: fill them")
     try:
-        if _is_whole(kind):
+        if _is_whole(pa, kind):
             # The type decides, not what a chunk holds: with 20 digits databases write unsigned
             # integers of 64 bits, and signed ones with 19, or with as many as they have.
             column = column.cast(pa.uint64() if kind.precision == 20 else pa.int64())
@@ -293,7 +296,7 @@ def _column(name: str, column: Any) -> np.ndarray | Ragged:
     except pa.ArrowException as error:
         text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
         problem = "text that is not UTF-8: write bytes" if text else truncate(str(error), 200)
-        if _is_whole(kind):
+        if _is_whole(pa, kind):
             wanted = "uint64" if kind.precision == 20 else "int64"
             problem = (
                 f"{with_article(str(kind))} that is no {wanted}: write integers, or "

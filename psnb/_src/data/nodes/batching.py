@@ -59,7 +59,7 @@ class Batching(Node):
         DatasetError
             If they cannot be joined.
         """
-        columns = tuple(_alone(self.join(block, index)) for index in range(len(block.columns)))
+        columns = tuple([_alone(self.join(block, index)) for index in range(len(block.columns))])
         origin = block.origin and Origin(*(part[:1] for part in block.origin))
         return Block(block.nesting, columns, 1, origin, loose=True)
 
@@ -150,7 +150,7 @@ class RaggedBatch(Batching):
 
 def _is_text(column: np.ndarray, block: Block, index: int) -> bool:
     """Return whether a leaf is text; raise if it is something else that cannot be stacked."""
-    if column.dtype != object or column.ndim != 1:
+    if column.dtype.kind != "O" or column.ndim != 1:
         return False
     for leaf in column:
         if not is_text(leaf):

@@ -138,7 +138,8 @@ class _FilesIterator(PartsIterator):
             self._context.counters.any_records = True
             leaves, nesting = flatten(records.columns)
             numbers = np.arange(records.first, records.first + records.count)
-            origin = Origin(np.full(records.count, path, object), numbers)
+            # Not `numpy.full`, which makes as many texts.
+            origin = Origin(objects([path]).repeat(records.count), numbers)
             loose = getattr(records, "loose", False)  # a format of the user's has none
             self._block = Block(nesting, tuple(leaves), records.count, origin, loose)
             self._used, self._skip = self._skip, 0
