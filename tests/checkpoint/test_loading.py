@@ -14,6 +14,7 @@ import pytest
 from psnb._src.checkpoint.loading import Checkpoint
 from psnb._src.client.handles import shards_of
 from psnb._src.client.requests import Request
+from psnb._src.client.whole_tables import TableLoad, in_memory
 from psnb._src.placement.layout import ShardId
 from psnb._src.server import operations as host_ops
 from psnb._src.server.operations import FinishSaved, PutSaved
@@ -115,6 +116,16 @@ def test_files_are_loaded_onto_any_number_of_shards(
     if kind is Model:
         assert len(changes(other.servers, PutSaved)) > 10
         assert changes(other.servers, FinishSaved)
+
+
+@pytest.mark.parametrize(("one_in", "size"), [(1, 10), (3, 30), (9, 40)])
+def test_a_table_takes_about_a_segment_of_a_piece(one_in: int, size: int) -> None:
+    part = in_memory({"ids": np.arange(100), "step": np.array([1])}).parts[0]
+    load = TableLoad(
+        (ShardId("s", 0), "e"), [(part, 0, 100, None)], operations.SEGMENT // 10, {}, one_in=one_in
+    )
+    pieces = [*load.pieces()]
+    assert (pieces[0].stop, pieces[-1].stop) == (size, 100)
 
 
 def test_a_server_that_cannot_read_one_file_gets_it_from_here(tmp_path: Path) -> None:

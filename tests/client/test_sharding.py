@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.server.tables.sharding import FixedShards, MaxSize, MinSize, row_ranges, shard_of_ids
+from psnb._src.server.tables.sharding import (
+    FixedShards,
+    MaxSize,
+    MinSize,
+    Owner,
+    as_items,
+    row_ranges,
+    shard_of_ids,
+)
 from psnb.errors import ConfigurationError
 
 FLOAT = np.dtype(np.float32)
@@ -100,6 +108,22 @@ def test_growing_id_belongs_to_the_same_shard_in_any_company() -> None:
     ids = np.array([0, 5, 2**63, 2**64 - 1], np.uint64)
     alone = [int(shard_of_ids(ids[i : i + 1], 3, growing=True)[0]) for i in range(4)]
     assert shard_of_ids(ids, 3, growing=True).tolist() == alone
+
+
+@pytest.mark.parametrize("growing", [True, False])
+@pytest.mark.parametrize("shards", [1, 3, 8])
+def test_each_shard_takes_its_own_ids(shards: int, growing: bool) -> None:
+    ids = np.random.default_rng(0).integers(0, 2**64, 100, np.uint64)
+    owners = shard_of_ids(ids, shards, growing=growing)
+    for number in range(shards):
+        taken = Owner(number, shards, growing).takes(ids)
+        assert taken.tolist() == np.flatnonzero(owners == number).tolist()
+
+
+def test_rows_are_copied_as_items() -> None:
+    rows, out = np.arange(12.0).reshape(4, 3), np.zeros((6, 3))
+    as_items(out)[[5, 0]] = as_items(rows[::2])  # not contiguous
+    assert out.tolist() == [[6, 7, 8], *[[0, 0, 0]] * 4, [0, 1, 2]]
 
 
 @pytest.mark.parametrize("growing", [True, False])

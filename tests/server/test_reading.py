@@ -30,7 +30,8 @@ from psnb._src.server.server import Host
 from psnb._src.server.tables.checks import ExpectedRows
 from psnb._src.server.tables.initializers import Constant
 from psnb._src.server.tables.operations import LookUpRows, OnTables
-from psnb._src.server.tables.saved_files import FilePart
+from psnb._src.server.tables.saved_files import FilePart, SealedPart
+from psnb._src.server.tables.sharding import Owner
 from psnb._src.utils.files import NewFile
 from tests.checkpoint.saved import write_part
 from tests.client.in_process import nowhere
@@ -115,6 +116,27 @@ def test_a_file_that_is_elsewhere_is_copied_and_the_copy_goes_in_the_end(
     assert [*(tmp_path / "copies").iterdir()]
     server.ask(EndFileWork("a restore"))
     wait_until(lambda: not [*(tmp_path / "copies").iterdir()], "the copy has gone")
+
+
+def test_rows_of_which_several_shards_take_theirs_are_read_once(
+    server: Server, part: FilePart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.check(part)
+    names: list[str] = []
+    read = SealedPart.read
+
+    def noted(*args: Any, **how: Any) -> np.ndarray:
+        names.append(args[1])
+        return read(*args, **how)
+
+    monkeypatch.setattr(SealedPart, "read", noted)
+    for start, stop in ((0, 2), (2, 3)):
+        for number in (1, 0):
+            owner = Owner(number, 2, growing=True)
+            put = PutSaved("e", "a restore", "", part.key, start, stop, None, owner)
+            server.ask(OnShard(0, put))
+    assert server.rows() == [0.0, 2.0, 4.0]
+    assert names == ["ids", "values"] * 2
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,8 @@ class SparseShards(ParameterShards):
                     self.saved_form.row_nbytes,
                     {"step": step},
                     last=[each.parts[-1] for each in own],
-                    owner=None if here == there else Owner(number, here, growing),
+                    owner=None if here == alike else Owner(number, here, growing),
+                    one_in=here // alike,
                     rows=sum(each.rows[number] for each in own if each.rows),
                     clears=growing,  # fixed rows are all replaced
                 )

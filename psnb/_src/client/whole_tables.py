@@ -207,6 +207,8 @@ class TableLoad:
         All else that is not by row.
     owner : Owner, optional
         Which ids it takes; all if it is left out.
+    one_in : int
+        It takes one row in so many.
     rows : int
         How many rows it will have, if it must have room for them first.
     clears : bool
@@ -219,6 +221,7 @@ class TableLoad:
     tail: table_ops.Segment
     last: Sequence[SavedPart] = ()
     owner: Owner | None = None
+    one_in: int = 1
     rows: int = 0
     clears: bool = False
     reads: bool = field(default=True, init=False)  # its server reads files
@@ -234,8 +237,8 @@ class TableLoad:
         return self.row_nbytes * sum(stop - start for _, start, stop, _ in self.parts)
 
     def pieces(self) -> Iterator[_Piece]:
-        """Yield its parts, in pieces of the size of a segment."""
-        step = table_ops.rows_in_segment(self.row_nbytes)
+        """Yield its parts in pieces, of which it takes about a segment."""
+        step = table_ops.rows_in_segment(self.row_nbytes) * min(self.one_in, table_ops.MOST_PIECE)
         for part, first, last, at in self.parts:
             for start in range(first, last, step):
                 place = None if at is None else at + start - first
@@ -298,7 +301,7 @@ def _put(server_client: ServerClient, pieces: dict[TableLoad, _Piece]) -> None:
         if load in done:
             continue
         if read[0] != piece:  # else several shards get rows of it
-            whole = read_segment(piece.part.arrays, piece.start, piece.stop, piece.at, None)
+            whole = read_segment(piece.part.arrays, piece.start, piece.stop, piece.at)
             read = piece, whole
         segment = read[1] if load.owner is None else owned(read[1], "ids", load.owner)
         requests.append(on_table(*load.table, table_ops.PutSegment(segment)))

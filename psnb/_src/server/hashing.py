@@ -38,6 +38,21 @@ def hash_ids(ids, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def find_own(ids, shards, number, hashed, out):  # type: ignore[no-untyped-def]
+    """Write into ``out`` where the ids of a shard are; return how many it has.
+
+    An id is in the shard whose number the division by ``shards`` leaves: of the id, or, if it is to
+    be ``hashed``, of the high half of its hash.
+    """
+    count = 0
+    for i in range(ids.size):
+        what = mix(ids[i] + GOLDEN) >> np.uint64(32) if hashed else ids[i]
+        out[count] = i
+        count += what % np.uint64(shards) == np.uint64(number)
+    return count
+
+
+@njit(cache=True, nogil=True)
 def fill_uniform(out, ids, seed):  # type: ignore[no-untyped-def]
     """Fill ``out`` (n, dim) with uniform values in [0, 1), each from (seed, id, column) alone."""
     for i in range(ids.size):

@@ -24,11 +24,12 @@ from psnb._src.server.tables.checks import (
     check_saved,
     check_saved_parts,
 )
-from psnb._src.server.tables.operations import FinishTable, OnTables, PutSegment
+from psnb._src.server.tables.operations import FinishTable, OnTables, PutSegment, Segment
 from psnb._src.server.tables.saved_files import (
     FilePart,
     PartKey,
     SealedPart,
+    owned,
     read_segment,
     read_waiting,
 )
@@ -65,6 +66,9 @@ def found_in(parts: Sequence[SealedPart], rows: np.ndarray) -> ops.CheckedParts:
     return ops.CheckedParts(counts, rows.tolist(), int(last.read("step")[0]), updates)
 
 
+_NOTHING: tuple[tuple[PartKey, int, int] | None, Segment] = None, {}
+
+
 class FileChecking(FileWork):
     """Checks parts of files.
 
@@ -92,6 +96,7 @@ class FileChecking(FileWork):
         self.shards: Sequence[ops.SavedParts] = ()
         self.parts: dict[PartKey, SealedPart] = {}
         self._copies: dict[str, PartialCopy] = {}  # by address
+        self._read = _NOTHING  # the last rows of which several shards here may take theirs
 
     def check(self, shards: Sequence[ops.SavedParts]) -> None:
         """Begin to check parts, unless it was asked to do so already."""
@@ -115,12 +120,20 @@ class FileChecking(FileWork):
         self._ticks = 0
         match operation:
             case ops.PutSaved(table, _, _, part, start, stop, at, owner):
-                segment = read_segment(self._known(part), start, stop, at, owner)
+                rows = self._rows(part, start, stop, at, kept=owner is not None)
+                segment = rows if owner is None else owned(rows, "ids", owner)
                 return OnTables((table,), PutSegment(segment))
             case ops.FinishSaved(table, _, _, parts, owner, tail):
                 waiting = read_waiting([*map(self._known, parts)], owner)
                 return OnTables((table,), FinishTable({**tail, **waiting}))
         raise CheckpointError(f"nothing is read for {operation}")
+
+    def _rows(self, key: PartKey, start: int, stop: int, at: int | None, *, kept: bool) -> Segment:
+        known, rows = self._read  # once: others may read at the same time
+        if known != (key, start, stop):
+            rows = read_segment(self._known(key), start, stop, at)
+            self._read = ((key, start, stop), rows) if kept else _NOTHING
+        return rows
 
     def _known(self, key: PartKey) -> SealedPart:
         try:
@@ -165,4 +178,5 @@ class FileChecking(FileWork):
         with suppress(Exception):  # of another thread, which may still write there
             self._ended.result()
         self.parts.clear()
+        self._read = _NOTHING
         self._copies.clear()  # that removes them

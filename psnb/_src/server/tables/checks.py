@@ -16,7 +16,7 @@ import numpy as np
 
 from psnb._src.server.hashing import each_once, hash_ids
 from psnb._src.server.tables.admission import MOST_COUNT
-from psnb._src.server.tables.sharding import row_ranges, shard_of_ids
+from psnb._src.server.tables.sharding import Owner, row_ranges, shard_of_ids
 from psnb.errors import IdOutOfRangeError, InvalidArrayError
 
 Form = tuple[np.dtype, tuple[int, ...]]
@@ -379,8 +379,8 @@ def _check_saved_rows(expected: ExpectedRows, saved: SavedShard) -> None:
 
 
 def _check_own(what: str, ids: np.ndarray, saved: SavedShard, *, growing: bool) -> None:
-    foreign = shard_of_ids(ids, saved.shards, growing=growing) != saved.number
-    if foreign.any():
+    if Owner(saved.number, saved.shards, growing).takes(ids).size < ids.size:
+        foreign = shard_of_ids(ids, saved.shards, growing=growing) != saved.number
         raise InvalidArrayError(
             f"{what}: {ids[foreign][0]} is none of shard {saved.number} of {saved.shards}"
         )

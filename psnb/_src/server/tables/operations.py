@@ -28,6 +28,9 @@ _SHOWN = 3
 SEGMENT = 4 << 20
 """Bytes of a table that are read, written or sent at a time: no server is blocked for long."""
 
+MOST_PIECE = 4
+"""How many segments are read at once, at most, of which a table takes its own rows."""
+
 
 def row_nbytes(segment: Segment) -> int:
     """Return the bytes that a row takes."""

@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from psnb._src.server.tables.checks import COUNTS, Form, forms
 from psnb._src.server.tables.operations import Segment
-from psnb._src.server.tables.sharding import Owner, evenly
+from psnb._src.server.tables.sharding import Owner
 from psnb._src.transport.message import Message
 from psnb._src.utils.files import DamagedFileError, checksum, opened_plain
 from psnb._src.utils.mapped_arrays import ArrayPlace, Dtype, mapped_array, read_into
@@ -173,9 +173,7 @@ class ArraysInMemory:
         return whole[start:stop] if whole.ndim else whole
 
 
-def read_segment(
-    saved: SavedArrays, start: int, stop: int, at: int | None, owner: Owner | None
-) -> Segment:
+def read_segment(saved: SavedArrays, start: int, stop: int, at: int | None) -> Segment:
     """Return what a table is to `put` of some rows of a part.
 
     Parameters
@@ -186,24 +184,18 @@ def read_segment(
         Which rows; of a variable, which numbers.
     at : int or None
         Of a variable, where the first of them goes.
-    owner : Owner or None
-        Who takes the rows; None if the table takes all.
     """
     names = [name for name in saved.forms if _by_row(name)]
     if at is not None:
         numbers = {name: saved.read(name, start, stop, flat=True) for name in names}
         return {**numbers, "start": np.array([at])}
-    rows = {name: saved.read(name, start, stop) for name in names}
-    return rows if owner is None else owned(rows, "ids", owner)
+    return {name: saved.read(name, start, stop) for name in names}
 
 
 def owned(rows: Segment, ids: str, owner: Owner) -> Segment:
     """Return the rows that a shard takes, by the ids in one of the arrays."""
-    at = evenly(owner.takes(rows[ids]))
-    return {
-        name: array[at].copy() if isinstance(at, slice) else array.take(at, axis=0, mode="clip")
-        for name, array in rows.items()
-    }
+    at = owner.takes(rows[ids])
+    return {name: array.take(at, axis=0, mode="clip") for name, array in rows.items()}
 
 
 def read_waiting(last: Sequence[SavedArrays], owner: Owner | None) -> Segment:

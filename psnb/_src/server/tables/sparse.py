@@ -18,7 +18,7 @@ from psnb._src.server.tables.fused import look_up, push_in_round, reserve_push
 from psnb._src.server.tables.row_index import RowRequest
 from psnb._src.server.tables.row_table import RowTable
 from psnb._src.server.tables.row_use import RowUse
-from psnb._src.server.tables.sharding import evenly
+from psnb._src.server.tables.sharding import as_items, evenly
 from psnb.errors import InvalidArrayError
 
 _COUNTS = np.dtype(np.float32)
@@ -209,12 +209,12 @@ class SparseTable(RowTable):
     def put(self, segment: ops.Segment) -> None:
         """Load rows; that admits their ids."""
         self.expected.check_rows(forms(self.name, segment), segment.__getitem__)
+        items = {name: as_items(segment[name]) for name in self.expected.numbers}
         rows = self.give(self.requested(segment["ids"], inserted=True), begun=False)
         self.changing(rows)
-        at = evenly(rows)
-        self._values.rows[at] = segment["values"]
-        for name, slot in self._slots.items():
-            slot.rows[at] = segment[f"slot.{name}"]
+        at, arrays = evenly(rows), (self._values, *self._slots.values())
+        for array, each in zip(arrays, items.values(), strict=True):
+            as_items(array.rows)[at] = each
         if self._use is not None:
             self._use.load(rows, segment)
 

@@ -27,7 +27,7 @@ from psnb._src.server.tables.updater import Updater
 from psnb._src.transport.message import Float16Message
 from psnb.errors import InternalError
 
-_SEGMENTS = 3
+_SEGMENTS = ops.MOST_PIECE + 2
 """How many segments a server has in memory while it loads one: as read, its own rows, as given."""
 
 
