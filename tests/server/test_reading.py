@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from psnb._src.placement.layout import ShardPlacement
+from psnb._src.server import reading
 from psnb._src.server.messages import Done, Failed, PendingReply, ServerAnswer
 from psnb._src.server.operations import (
     AskFileWork,
@@ -27,6 +28,7 @@ from psnb._src.server.operations import (
 )
 from psnb._src.server.reading import FileChecking
 from psnb._src.server.server import Host
+from psnb._src.server.tables import checks
 from psnb._src.server.tables.checks import ExpectedRows
 from psnb._src.server.tables.initializers import Constant
 from psnb._src.server.tables.operations import LookUpRows, OnTables
@@ -118,18 +120,34 @@ def test_a_file_that_is_elsewhere_is_copied_and_the_copy_goes_in_the_end(
     wait_until(lambda: not [*(tmp_path / "copies").iterdir()], "the copy has gone")
 
 
-def test_rows_of_which_several_shards_take_theirs_are_read_once(
-    server: Server, part: FilePart, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.check(part)
-    names: list[str] = []
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list of the arrays that are read from now on."""
+    found: list[str] = []
     read = SealedPart.read
 
     def noted(*args: Any, **how: Any) -> np.ndarray:
-        names.append(args[1])
+        found.append(args[1])
         return read(*args, **how)
 
     monkeypatch.setattr(SealedPart, "read", noted)
+    return found
+
+
+def test_ids_are_compared_in_a_few_passes(
+    server: Server, part: FilePart, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_AT_A_TIME", 1)  # in a notebook, four passes
+    monkeypatch.setattr(reading, "_PASSES", 2)
+    server.check(part)
+    assert names.count("ids") == 1 + 2
+
+
+def test_rows_of_which_several_shards_take_theirs_are_read_once(
+    server: Server, part: FilePart, names: list[str]
+) -> None:
+    server.check(part)
+    names.clear()
     for start, stop in ((0, 2), (2, 3)):
         for number in (1, 0):
             owner = Owner(number, 2, growing=True)

@@ -53,6 +53,16 @@ def find_own(ids, shards, number, hashed, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def take_range(ids, mask, number, out):  # type: ignore[no-untyped-def]
+    """Write the ids whose hashes have this number in the bits of a mask; return how many."""
+    count = 0
+    for i in range(ids.size):
+        out[count] = ids[i]
+        count += mix(ids[i] + GOLDEN) & np.uint64(mask) == np.uint64(number)
+    return count
+
+
+@njit(cache=True, nogil=True)
 def fill_uniform(out, ids, seed):  # type: ignore[no-untyped-def]
     """Fill ``out`` (n, dim) with uniform values in [0, 1), each from (seed, id, column) alone."""
     for i in range(ids.size):

@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from psnb._src.server.hashing import each_once, hash_ids
+from psnb._src.server.hashing import each_once, take_range
+from psnb._src.server.kernels import read_only
 from psnb._src.server.tables.admission import MOST_COUNT
 from psnb._src.server.tables.sharding import Owner, row_ranges, shard_of_ids
 from psnb.errors import IdOutOfRangeError, InvalidArrayError
@@ -328,14 +329,15 @@ class SavedShard:
     part: bool = False
 
 
-def check_saved(expected: Expected, saved: SavedShard) -> None:
+def check_saved(expected: Expected, saved: SavedShard, passes: int | None = None) -> None:
     """Raise ConfigurationError unless a part of a parameter's shard can be loaded.
 
-    It takes memory for a few million ids, however many there are. Each id must be in the shard that
-    it is assigned to. So no id is in two shards, and each shard can be checked alone.
+    Each id must be in the shard that it is assigned to. So no id is in two shards, and each shard
+    can be checked alone. It takes memory for a few million ids, however many there are: they are
+    read again for the next ones, but in no more ``passes`` than these.
     """
     if isinstance(expected, ExpectedRows):
-        _check_saved_rows(expected, saved)
+        _check_saved_rows(expected, saved, passes)
     else:
         _check_saved_slice(expected, saved)
 
@@ -353,7 +355,7 @@ def _check_saved_slice(expected: Expected, saved: SavedShard) -> None:
     expected.check_state(saved.forms, saved.read)
 
 
-def _check_saved_rows(expected: ExpectedRows, saved: SavedShard) -> None:
+def _check_saved_rows(expected: ExpectedRows, saved: SavedShard, passes: int | None) -> None:
     expected.check_names(saved.forms)
     count = expected.check_row_forms(saved.forms)
     expected.check_tail_forms(saved.forms)
@@ -371,7 +373,7 @@ def _check_saved_rows(expected: ExpectedRows, saved: SavedShard) -> None:
         ascends = ascends and int(ids[0]) > last and bool((ids[1:] > ids[:-1]).all())
         last = int(ids[-1])
     if not ascends:  # else each is there once
-        for (ids,) in _in_ranges([(saved, "ids")]):
+        for (ids,) in _in_ranges([(saved, "ids")], passes):
             check_distinct(what, ids)
     if expected.waits:
         waiting = saved.read("waiting.ids")
@@ -387,9 +389,11 @@ def _check_own(what: str, ids: np.ndarray, saved: SavedShard, *, growing: bool) 
 
 
 def check_saved_parts(
-    expected: Expected, parts: Sequence[SavedShard], owners: int = 1
+    expected: Expected, parts: Sequence[SavedShard], owners: int = 1, passes: int | None = None
 ) -> np.ndarray:
     """Check the parts of a shard together, the oldest first; each was checked by itself.
+
+    ``passes`` as for `check_saved`.
 
     Returns
     -------
@@ -417,7 +421,8 @@ def check_saved_parts(
             counts += _by_owner(ids, owners)
         return counts
     sources = [(each, "ids") for each in parts]
-    for found in _in_ranges([*sources, (last, "waiting.ids")] if expected.waits else sources):
+    waits = [(last, "waiting.ids")] if expected.waits else []
+    for found in _in_ranges([*sources, *waits], passes):
         rows = each_once(np.concatenate(found[: len(parts)]))
         counts += _by_owner(rows, owners)
         for waiting in found[len(parts) :]:
@@ -443,10 +448,13 @@ def _pieces(saved: SavedShard, name: str) -> Iterator[np.ndarray]:
         yield saved.read(name, start, min(start + _PIECE, count))
 
 
-def _in_ranges(sources: Sequence[tuple[SavedShard, str]]) -> Iterator[list[np.ndarray]]:
+def _in_ranges(
+    sources: Sequence[tuple[SavedShard, str]], most: int | None
+) -> Iterator[list[np.ndarray]]:
     """Yield the ids of arrays whose hashes are in one range, of one range after the other."""
     total = sum(saved.forms[name][1][0] for saved, name in sources)
     passes = 1 << (total // _AT_A_TIME).bit_length()
+    passes = passes if most is None else min(passes, most)
     for at in range(passes):
         yield [
             np.concatenate(
@@ -462,6 +470,6 @@ def _in_ranges(sources: Sequence[tuple[SavedShard, str]]) -> Iterator[list[np.nd
 def _of_range(ids: np.ndarray, at: int, passes: int) -> np.ndarray:
     if passes == 1:
         return ids
-    hashed = np.empty_like(ids)
-    hash_ids(ids, hashed)  # the low bits: of a shard's ids, the high ones are alike
-    return ids[hashed & np.uint64(passes - 1) == np.uint64(at)]
+    found = np.empty_like(ids)
+    # The low bits: of a shard's ids, the high ones are alike.
+    return found[: take_range(read_only(ids), passes - 1, at, found)].copy()
