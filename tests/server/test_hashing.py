@@ -48,6 +48,34 @@ def test_ids_whose_hashes_have_the_same_bits_are_kept_once(monkeypatch: pytest.M
     assert sorted(each_once(np.concatenate([alike, alike]))) == alike.tolist()
 
 
+class Shared:
+    """Ids in memory that another process writes to, when all have been read once."""
+
+    def __init__(self, before: np.ndarray, after: np.ndarray) -> None:
+        self.size, self._read = before.size, 0
+        self._before, self._after = before, after
+
+    def __getitem__(self, at: int) -> np.uint64:
+        self._read += 1
+        found: np.uint64 = (self._before if self._read <= self.size else self._after)[at]
+        return found
+
+
+@pytest.mark.parametrize("order", [(0, 3), (3, 0), (2, 1), (1, 2)])
+def test_ids_that_change_while_they_are_dealt_are_written_nowhere_else(
+    order: tuple[int, int],
+) -> None:
+    # In Python, where numpy raises; compiled, they would be written into the memory of others.
+    deal, keep_first = hashing._deal.py_func, hashing._keep_first.py_func
+    ids, hashed = np.arange(999, dtype=np.uint64), np.empty(999, np.uint64)
+    hashing.hash_ids(ids, hashed)
+    before, after = (ids[hashed >> np.uint64(62) == each][:150] for each in order)
+    mixed = np.concatenate([after[:75], before[:75]])
+    out, stops = np.zeros(150, np.uint64), np.zeros(4, np.int64)
+    most = deal(Shared(mixed, after), 2, stops, out)
+    assert keep_first(out, stops, np.zeros(max(64, 4 * most), np.int32)) <= 150
+
+
 @settings(max_examples=60)
 @given(
     ids=hnp.arrays(np.uint64, st.integers(0, 40), elements=IDS),

@@ -358,7 +358,8 @@ _DEALT = 1 << 13
 def _deal(ids, bits, stops, out):  # type: ignore[no-untyped-def]
     """Write ids in the order of the highest bits of their hashes, and where each of these ends.
 
-    Returns how many of them have the same bits, at most.
+    Returns how many of them have the same bits, at most. Other ids may be there when they are read
+    again, if another process shares their memory: then what is written is wrong, but nowhere else.
     """
     if bits == 0:
         out[:] = ids
@@ -367,16 +368,21 @@ def _deal(ids, bits, stops, out):  # type: ignore[no-untyped-def]
     shift = np.uint64(64 - bits)
     for i in range(ids.size):
         stops[mix(ids[i] + GOLDEN) >> shift] += 1
-    start = most = 0
+    start = 0
     for bucket in range(stops.size):
         count = stops[bucket]
-        most = max(most, count)
         stops[bucket] = start
         start += count
     for i in range(ids.size):
         bucket = mix(ids[i] + GOLDEN) >> shift
-        out[stops[bucket]] = ids[i]
-        stops[bucket] += 1
+        if stops[bucket] < out.size:
+            out[stops[bucket]] = ids[i]
+            stops[bucket] += 1
+    start = most = 0
+    for bucket in range(stops.size):
+        stop = max(start, stops[bucket])
+        most = max(most, stop - start)
+        stops[bucket] = start = stop
     return most
 
 
