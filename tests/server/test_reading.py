@@ -157,6 +157,25 @@ def test_rows_of_which_several_shards_take_theirs_are_read_once(
     assert names == ["ids", "values"] * 2
 
 
+def test_rows_for_other_shards_go_before_the_next_are_read(
+    server: Server, part: FilePart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.check(part)
+    work, kept = server.host._work["a restore"], []
+    read = SealedPart.read
+
+    def noted(*args: Any, **how: Any) -> np.ndarray:
+        kept.append(work._read[1])  # type: ignore[attr-defined]
+        return read(*args, **how)
+
+    monkeypatch.setattr(SealedPart, "read", noted)
+    for start in range(3):
+        owner = Owner(0, 2, growing=True)
+        put = PutSaved("e", "a restore", "", part.key, start, start + 1, None, owner)
+        server.ask(OnShard(0, put))
+    assert kept == [{}] * 6
+
+
 @pytest.mark.parametrize(
     "damage", ["its checksum", "and must have", "FileNotFoundError", "not a regular file"]
 )

@@ -134,6 +134,7 @@ class FileChecking(FileWork):
     def _rows(self, key: PartKey, start: int, stop: int, at: int | None, *, kept: bool) -> Segment:
         known, rows = self._read  # once: others may read at the same time
         if known != (key, start, stop):
+            rows, self._read = {}, _NOTHING  # so that there are not two at a time
             rows = read_segment(self._known(key), start, stop, at)
             self._read = ((key, start, stop), rows) if kept else _NOTHING
         return rows
