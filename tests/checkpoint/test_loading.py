@@ -199,6 +199,17 @@ def test_room_is_made_for_what_comes_and_kept_when_the_rows_go(there: int) -> No
     assert inside.index.spare >= 20_000
 
 
+def test_memory_goes_back_though_each_restore_brings_more_than_half_as_many_rows() -> None:
+    table = embedding(None, 1, Adagrad(0.1))
+    host = table._shards.server_client._hosts[0]  # type: ignore[attr-defined]
+    inside = host._hosted[0].shard.table("e")
+    for rows in (50_000, 30_000, 18_000, 11_000):
+        inside.run(MakeRoom(rows))
+        inside.run(operations.ClearTable())
+        table.lookup(np.arange(rows))
+    assert inside.index.count + inside.index.spare < 25_000
+
+
 class ForgetfulBlind(BlindServers, Forgetful):
     """Both."""
 

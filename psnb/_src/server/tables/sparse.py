@@ -192,9 +192,11 @@ class SparseTable(RowTable):
     def clear(self) -> None:
         self._watched(lambda watcher: watcher.renumbering())
         coming, self._coming = self._coming, 0
-        if not (self.promises or 2 * coming > self.index.count) and self._fixed is None:
+        # Not by how many rows there are: each restore may bring somewhat fewer than the one before.
+        most = self.index.count + self.index.spare
+        if not (self.promises or 2 * coming > most) and self._fixed is None:
             self._begin()
-            if coming:  # much less than there was before
+            if coming:  # much less than there is memory for
                 self._reserve(coming)
             return
         # In the memory that is there: prepared commits may make as many rows again. The ids of
