@@ -144,7 +144,7 @@ def test_large_arrays_go_through_shared_memory_where_it_is_wanted(
 ) -> None:
     v = strategy.variable(np.zeros(100_000))
     v.read()
-    mapped = [each.stream._mapped for each in strategy._core.server_client._open.values()]  # type: ignore[attr-defined]
+    mapped = [each.stream._frames.mapped for each in strategy._core.server_client._open.values()]  # type: ignore[attr-defined]
     assert any(each is not None and each._maps for each in mapped) is shared_memory
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,12 @@ class Stream:
         if not self.has_memory:
             raise MemoryError
 
-    async def receive(self, kind: type[Any]) -> Any:
-        found = await self.incoming.get()
-        if isinstance(found, Exception):
-            raise found
-        return found
+    async def run(self, kind: type[Any], take: Callable[[Any], None]) -> None:
+        while True:
+            found = await self.incoming.get()
+            if isinstance(found, Exception):
+                raise found
+            take(found)
 
     def abort(self) -> None: ...
 

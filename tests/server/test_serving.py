@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,9 +29,13 @@ class Stream:
         self.aborted = False
 
     async def receive(self, kind: type) -> Any:
-        if not self.messages:
-            raise ConnectionResetError
         return self.messages.pop(0)
+
+    async def run(self, kind: type, take: Callable[[Any], Awaitable[None] | None]) -> None:
+        while self.messages:
+            if (rest := take(self.messages.pop(0))) is not None:
+                await rest
+        raise ConnectionResetError
 
     def flush(self) -> None:
         """Nothing waits here."""

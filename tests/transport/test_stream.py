@@ -20,7 +20,7 @@ from psnb._src.protocol.messages import RunClosures, SignOfLife
 from psnb._src.server.messages import Done, ServerReply, ServerRequest
 from psnb._src.server.operations import OnShard
 from psnb._src.server.tables.operations import OnTables, PushRows, ReadValues
-from psnb._src.transport import shared_memory
+from psnb._src.transport import frames, shared_memory
 from psnb._src.transport import stream as stream_module
 from psnb._src.transport.message import Message
 from psnb._src.transport.stream import (
@@ -294,9 +294,9 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     real = _SocketStream._write_at_once
 
-    def noted(stream: _SocketStream, data: bytes) -> int:
+    def noted(stream: _SocketStream, socket: Any, data: bytes) -> int:
         sizes.append(len(data))
-        return real(stream, data)
+        return real(stream, socket, data)
 
     monkeypatch.setattr(_SocketStream, "_write_at_once", noted)
     return sizes
@@ -540,7 +540,7 @@ def test_a_message_whose_small_arrays_have_no_memory_is_skipped(
         stream.abort()
 
     async def run() -> None:
-        monkeypatch.setattr(stream_module, "bytearray", Short, raising=False)
+        monkeypatch.setattr(frames, "bytearray", Short, raising=False)
         async with listen("tcp://127.0.0.1:0", answer) as listener:  # type: ignore[attr-defined]
             stream = message_stream(await connect(listener.contact_address))
             async with asyncio.timeout(10):

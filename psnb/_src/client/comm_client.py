@@ -6,10 +6,11 @@ requests. When a server does not answer, or does not have the shard any more, th
 scheduler where the shard is now, and sends the request again: every operation may be repeated (see
 `psnb._src.server.commit_log`).
 
-Threads: any thread may call. It sends its requests itself if a connection is open, unless it is the
-main thread; the event loop of the worker or client does the rest while the caller waits. A call
-from that event loop would wait for itself, so it is refused. An interrupt ends the waiting only:
-the operations may still be done, wholly on each server.
+Threads: any thread may call. Unless it is the main thread, it sends its requests itself if a
+connection is open, and for a moment it reads the answers. The event loop of the worker or client
+does the rest while the caller waits. A call from that event loop would wait for itself, so it is
+refused. An interrupt ends the waiting only: the operations may still be done, wholly on each
+server.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -43,6 +44,7 @@ from psnb._src.server.memory import refusal
 from psnb._src.server.messages import ServerAnswer
 from psnb._src.server.operations import CommitParts, HostOperation
 from psnb._src.transport.stream import UnreadableError
+from psnb._src.transport.turns import SocketByTurns, read_while
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.loops import LoopErrors
 from psnb._src.utils.threads import runs_here, start_task
@@ -69,6 +71,10 @@ PATIENCE = 10.0
 
 FAILOVER_TIMEOUT = 20.0
 """Seconds in which a copy takes over from a server that has not responded for as long as it may."""
+
+_READS_ITSELF = 0.02
+"""Seconds for which a thread that waits reads the answers itself. Then it sleeps: the event loop
+reads them, and may have other news for the thread, as that a server is lost."""
 
 _PAUSE = 0.05
 """Seconds before the first try again; twice as long before each further one, up to 0.2."""
@@ -177,6 +183,8 @@ class CommServerClient(ServerClient):
         batch, end = RequestBatch(requests), time.monotonic() + CALL_TIMEOUT
         try:
             self._begin(batch)
+            if threading.current_thread() is not threading.main_thread():
+                read_while(lambda: not batch.done.done(), self._sockets(batch), _READS_ITSELF)
             while not batch.done.done():
                 try:
                     batch.done.result(self._look_again_after)
@@ -190,12 +198,19 @@ class CommServerClient(ServerClient):
             batch.done.cancel()  # no effect if it is done; otherwise it is not waited for any more
         return batch.outcomes(seen)
 
+    def _sockets(self, batch: RequestBatch) -> Iterator[SocketByTurns]:
+        """Yield what the answers come through, as far as threads can read it."""
+        for address in {server.address for server in list(batch.sent.values())}:
+            connection = self._open.get(address)
+            if connection is not None and connection.stream.by_turns is not None:
+                yield connection.stream.by_turns
+
     async def ask(self, requests: Sequence[Request]) -> list[Any]:
         """Make requests, and return errors as results; on the event loop."""
         if not requests:
             return []
         ended = asyncio.Event()
-        batch = RequestBatch(requests, ended.set)
+        batch = RequestBatch(requests, partial(self._on_loop, ended.set))
         try:
             self._begin(batch)
             await ended.wait()
@@ -217,9 +232,9 @@ class CommServerClient(ServerClient):
     ) -> None:
         """Begin what `commit` does; see `ServerClient`.
 
-        The thread sends it and continues; the event loop takes the answer. So a worker computes
-        while its last commit travels. Nearly always there is one answer: all shards are on one
-        server.
+        The thread sends it and continues; the event loop takes the answer, or a thread that reads.
+        So a worker computes while its last commit travels. Nearly always there is one answer: all
+        shards are on one server.
 
         With ``later``, a small one is held back until this client sends that server something else,
         or `flush`: in a run of steps, what the next one reads goes in the same write.
@@ -246,7 +261,7 @@ class CommServerClient(ServerClient):
         ended: Callable[[Any], None],
         later: bool = False,
     ) -> None:
-        """Make a commit's next requests; when they have answers, the loop makes those after."""
+        """Make a commit's next requests; when they have answers, those after; any thread."""
 
         def answered() -> None:
             self._batches.pop(batch, None)
@@ -360,8 +375,6 @@ class CommServerClient(ServerClient):
             elif not connecting.cancelled() and connecting.exception() is None:
                 connecting.result().close()
 
-    # On the event loop.
-
     def again(
         self,
         batch: RequestBatch,
@@ -369,8 +382,18 @@ class CommServerClient(ServerClient):
         server: ServerAddress,
         error: OSError | None = None,
     ) -> None:
-        """Send requests again, to where their shards are now; see `_again`."""
-        self._spawn(self._again(batch, positions, server, error))
+        """Send requests again, to where their shards are now; any thread. See `_again`."""
+        self._on_loop(lambda: self._spawn(self._again(batch, positions, server, error)))
+
+    def _on_loop(self, function: Callable[[], object]) -> None:
+        """Call a function on the event loop, at once if this is its thread."""
+        if runs_here(self._loop):
+            function()
+        else:
+            with contextlib.suppress(RuntimeError):  # it is closed: the callers have their error
+                self._loop.call_soon_threadsafe(function)
+
+    # On the event loop.
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         start_task(coroutine, self._tasks, "psnb request")
@@ -423,7 +446,9 @@ class CommServerClient(ServerClient):
 
     async def _connect(self, address: str) -> ServerConnection:
         broken = partial(self._broken, address)
-        connection = await open_connection(self._pool, address, broken, self._connect_timeout)
+        connection = await open_connection(
+            self._pool, address, broken, self._connect_timeout, by_threads=True
+        )
         if not connection.shared:
             logger.info("parameters at %s go over the network, not shared memory", address)
         self._open[address] = connection

@@ -1,9 +1,9 @@
 """Connections to a server's process: for requests, for control and heartbeats; and its liveness.
 
 A `ServerConnection` is shared by all requests of this process. They are numbered and answers come
-in any order, so there may be many under way, of several threads. Any thread may send; the rest
-runs on the event loop of the client or worker, as all else here does. Each operation on the dict of
-pending requests is atomic.
+in any order, so there may be many under way, of several threads. Any thread may send, and one that
+waits may take the answers; the rest runs on the event loop of the client or worker, as all else
+here does. Each operation on the dict of pending requests is atomic.
 
 A heartbeat that waits behind data proves nothing. So a client that must know whether a server lives
 uses a separate `ControlConnection` for that.
@@ -110,8 +110,6 @@ class ServerConnection:
         self.stream.abort()
 
     def _deliver(self, reply: ServerReply) -> None:
-        # A frame of its own: while the next answer is awaited, no variable may keep the arrays of
-        # the last one, which may be in the server's memory.
         self.heard += 1
         self._pending.pop(reply.number).answered(reply.answers)
 
@@ -119,7 +117,7 @@ class ServerConnection:
         try:
             while True:
                 try:
-                    self._deliver(await self.stream.receive(ServerReply))
+                    await self.stream.run(ServerReply, self._deliver)
                 except UnreceivedError as error:
                     refused = refusal(error, "the answer of a parameter server", "this process")
                     self._deliver(ServerReply(number_in(error.head), [Failed(refused)]))
@@ -136,8 +134,12 @@ async def open_connection(
     address: str,
     on_broken: Callable[[list[ForwardedRequest], OSError], None],
     timeout: float = CONNECT_TIMEOUT,
+    *,
+    by_threads: bool = False,
 ) -> ServerConnection:
     """Connect to the parameter servers at an address.
+
+    Answers come in any thread with ``by_threads``, else on the event loop.
 
     Raises
     ------
@@ -161,6 +163,8 @@ async def open_connection(
             stream.send(sees)
             if sees:
                 stream.share(theirs[0], seen=reply["sees"])
+            if by_threads and stream.by_turns is not None:
+                stream.by_turns.let_threads_read()
     except BaseException:  # a cancellation, too: nothing else closes it
         comm.abort()
         release()

@@ -1,12 +1,13 @@
 """RequestBatch: the requests of one call, and their outcomes.
 
-Answers come on the event loop, in any order and from any server; the calling thread waits for the
-last. A request that was sent again may be answered twice: the first answer counts.
+Answers come in any order, from any server and in any thread; the calling thread waits for the last.
+A request that was sent again may be answered twice: the first answer counts.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -136,7 +137,7 @@ class RequestBatch:
     requests : sequence of Request
         All of them.
     then : callable, optional
-        Called by the event loop when all have an answer.
+        Called when all have an answer, where the last one comes.
     later : bool
         Whether they may be held back until something else is sent.
 
@@ -162,8 +163,9 @@ class RequestBatch:
         self.operations = [_on_server(request) for request in requests]
         self.done: Answer[None] = Answer()
         self.breaks = 0
-        self._answers: list[Done | Failed | None] = [None] * len(requests)
-        self._missing = len(requests)
+        # Each operation on these is atomic.
+        self._answers: dict[int, Done | Failed] = {}
+        self._count = itertools.count(1)
         self.sent: dict[int, ServerAddress] = {}
         self._trouble: float | None = None
         self._pause = 0.0
@@ -173,7 +175,7 @@ class RequestBatch:
         if self.done.done():
             return {}
         sent = self.sent.items()
-        return {position: server for position, server in sent if self._answers[position] is None}
+        return {position: server for position, server in sent if position not in self._answers}
 
     def since_trouble(self) -> float:
         """Return the seconds since the first call of this method."""
@@ -219,10 +221,10 @@ class RequestBatch:
 
     def outcomes(self, seen: dict[ShardId, int] | None = None) -> list[Any]:
         """Return all results, errors as exceptions; see `ServerClient.attempt`."""
-        answers, self._answers = self._answers, []
+        answers, self._answers = self._answers, {}
         found: list[Any] = []
-        for request, answer in zip(self.requests, answers, strict=True):
-            if answer is None:
+        for position, request in enumerate(self.requests):
+            if (answer := answers.get(position)) is None:
                 found.append(CoordinatorClosedError("it is not waited for any more"))
                 continue
             if isinstance(answer, Failed):
@@ -236,11 +238,9 @@ class RequestBatch:
     def _settle(self, position: int, answer: Done | Failed) -> None:
         # When it is not waited for any more, the answers were taken, and further ones are not
         # needed.
-        if self.done.done() or self._answers[position] is not None:
+        if self.done.done() or self._answers.setdefault(position, answer) is not answer:
             return
-        self._answers[position] = answer
-        self._missing -= 1
-        if not self._missing:
+        if next(self._count) == len(self.requests):
             self.done.set_result(None)
             # Once, and it may refer to this batch: large arrays must not wait for a collection.
             then, self._then = self._then, bool

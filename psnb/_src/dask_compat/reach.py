@@ -7,6 +7,7 @@ the scheduler. Coroutines run on that event loop.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -111,6 +112,28 @@ def socket_stream(comm: Comm | None) -> IOStream | None:
     return stream if isinstance(stream, IOStream) else None
 
 
+def take_over(stream: IOStream) -> tuple[int, bytes]:
+    """Take the socket out of a Tornado stream; return its file, and what the stream has read.
+
+    One that reads as an error, if the stream is closed. The stream closes the socket that is
+    assigned to its ``socket`` then. Relies on ``IOStream.socket`` and ``io_loop``, and on
+    ``_read_buffer_size``, as an idle stream reads ahead.
+
+    Raises
+    ------
+    ConnectionError
+        If it has not sent all yet.
+    """
+    if read := bytearray(stream._read_buffer_size):
+        stream.read_into(read)  # at once, as it is here
+    if stream.closed():
+        return socket.socket().detach(), bytes(read)
+    if stream.writing():
+        raise ConnectionError("the other side does not read")
+    stream.io_loop.remove_handler(stream.socket)
+    return stream.socket.detach(), bytes(read)
+
+
 def host_and_port(address: str) -> tuple[str, int]:
     """Return host and port of an address like ``tcp://host:port``.
 
@@ -212,8 +235,8 @@ async def renew_tcp_timeouts(client: Client) -> None:
         streams += [*scheduler.stream_comms.values(), *scheduler.client_comms.values()]
     comms = {getattr(stream, "comm", None) for stream in streams}
     for comm in comms.union(*pool.available.values(), *pool.occupied.values()):
-        if (socket := socket_stream(comm)) is not None:
-            set_tcp_timeout(socket)
+        if (stream := socket_stream(comm)) is not None:
+            set_tcp_timeout(stream)
 
 
 def scales_itself(cluster: Any) -> bool:

@@ -172,9 +172,7 @@ class ParameterServers:
                 stream.share(probe[0], seen=seen)
             while True:
                 try:
-                    making = self._take(stream, await stream.receive(ServerRequest))
-                    if making is not None:
-                        await making
+                    await stream.run(ServerRequest, partial(self._take, stream))
                 except UnreceivedError as error:
                     refused = self._refused(error, "a request")
                     stream.send(ServerReply(number_in(error.head), [refused]))

@@ -11,7 +11,8 @@ Between processes of one host the buffers of large arrays may go through shared 
 (`psnb._src.transport.shared_memory`), if both sides have called `MessageStream.share`.
 
 Threads: any thread may send. If the connection is a plain socket that takes the message
-immediately, that thread writes it: waking the event loop would take longer than the rest. All else
+immediately, that thread writes it: waking the event loop would take longer than the rest. For the
+same reason a thread that waits may read the socket itself (`psnb._src.transport.turns`). All else
 belongs to the connection's event loop. One lock keeps messages whole and in order.
 """
 
@@ -25,55 +26,37 @@ import pickle
 import struct
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from tornado.iostream import IOStream, StreamClosedError
 
 from psnb._src.dask_compat.reach import Comm, cloudpickled, socket_stream
 from psnb._src.transport.buffer_pool import BufferPool
+from psnb._src.transport.frames import BLOCK, HEAD, SHARED, SMALL, FrameReader
+from psnb._src.transport.frames import UnreceivedError as UnreceivedError
 from psnb._src.transport.message import Message, MessagePickler, made
 from psnb._src.transport.shared_memory import Arena, Mapped, SharedBlock
+from psnb._src.transport.turns import SocketByTurns
+from psnb._src.utils.threads import runs_here
 
 T = TypeVar("T")
 
-# How many frames follow, how many numbers of released blocks, and whether the small frames are in
-# shared memory.
-_HEAD = struct.Struct("<II?")
-_BLOCK = struct.Struct("<QQQQ")  # a frame that is in shared memory: number, fd, capacity, size
-_SHARED = 1 << 63  # marks the length of such a frame
-_CHUNK = 1 << 16
 _HANG_UP_TIMEOUT = 1.0
 """Seconds in which the other side, informed that its message cannot be read, should hang up."""
-_SMALL = 1 << 16
-"""Frames below this are copied together, larger ones are handed to the socket as they are. A step
-of a model with 50 tables sends a hundred: one by one, they took a millisecond of system calls."""
 
-# Pools of the process, not of each stream: a server has hundreds. Two pools: received arrays belong
-# to users, and users may change an array once it is sent.
-_sent, _received = BufferPool(), BufferPool()
+_sent = BufferPool()
+"""Of the process, not of each stream: a server has hundreds. Another than for what is received:
+that belongs to users, and users may change an array once it is sent."""
 
 
 class UnreadableError(ConnectionError):
     """A message arrived that cannot be unpickled, here or at the other end."""
 
 
-class UnreceivedError(MemoryError):
-    """There was no memory for the arrays of a message; the next one can be received.
-
-    Attributes
-    ----------
-    head : bytes
-        The pickle of the message, without the buffers of its arrays; its beginning, if that is too
-        large itself.
-    nbytes : int
-        What these take.
-    """
-
-    def __init__(self, head: bytes, nbytes: int) -> None:
-        super().__init__(nbytes)
-        self.head, self.nbytes = head, nbytes
+class _UnpickledError(UnreadableError):
+    """It is this end that cannot unpickle one."""
 
 
 class MessageStream(ABC):
@@ -83,7 +66,14 @@ class MessageStream(ABC):
     ----------
     comm : distributed.comm.Comm
         Open.
+
+    Attributes
+    ----------
+    by_turns : SocketByTurns or None
+        The socket that threads may read, if it is one.
     """
+
+    by_turns: SocketByTurns | None = None
 
     def __init__(self, comm: Comm) -> None:
         self._comm = comm
@@ -144,26 +134,34 @@ class MessageStream(ABC):
         OSError
             If the connection is closed, before or meanwhile.
         """
-        head, *buffers = await self._receive()
-        if not head:  # no message: the other side's report about one of this side's
-            raise UnreadableError(str(buffers[0], "utf-8"))
+        return (await self._receive(kind, lambda found: (found,)))[0]
+
+    async def run(
+        self, kind: type[T], take: Callable[[T], Coroutine[Any, Any, None] | None]
+    ) -> NoReturn:
+        """Receive all messages until one of the errors of `receive` is raised.
+
+        Parameters
+        ----------
+        kind : type
+            What they must be.
+        take : callable
+            Takes each, as soon as it is here: on the event loop, or in a thread that reads
+            (`by_turns`). The next one comes when what it returns has run.
+        """
+        while True:
+            await (await self._receive(kind, take))
+
+    async def _receive(self, kind: type[T], take: Callable[[T], Any]) -> Any:
         try:
-            found = pickle.loads(head, buffers=buffers)
-            if issubclass(kind, Message):
-                found = made(*found)
-        except Exception as error:  # whatever a class may raise while it is made again
-            text = f"a message cannot be unpickled where it arrived: {error!r}"
-            self._send([b"", text.encode()], later=False)
+            return await self._until(lambda frames: take(_made(kind, *frames)))
+        except _UnpickledError as error:
+            self._send([b"", str(error).encode()], later=False)
             # Hanging up first might overtake it.
             with contextlib.suppress(OSError):
                 async with asyncio.timeout(_HANG_UP_TIMEOUT):
-                    while True:
-                        await self._receive()
-            raise UnreadableError(text) from error
-        if not isinstance(found, kind):
-            what = type(found).__name__
-            raise ConnectionError(f"{what} is no {kind.__name__} of this version of psnb")
-        return found
+                    await self._until(lambda frames: None)
+            raise
 
     def abort(self) -> None:
         """Close the connection immediately; idempotent."""
@@ -196,51 +194,67 @@ class MessageStream(ABC):
     def _send(self, frames: Sequence[Any], *, later: bool) -> None: ...
 
     @abstractmethod
-    async def _receive(self) -> Sequence[Any]: ...
+    async def _until(self, take: Callable[[Sequence[Any]], Any]) -> Any:
+        """Hand over the frames of each message, until something else than None is returned."""
+
+
+def _made(kind: type[T], head: Any, *buffers: Any) -> T:
+    """Return the message that frames are."""
+    if not head:  # no message: the other side's report about one of this side's
+        raise UnreadableError(str(buffers[0], "utf-8"))
+    try:
+        found = pickle.loads(head, buffers=buffers)
+        if issubclass(kind, Message):
+            found = made(*found)
+    except Exception as error:  # whatever a class may raise while it is made again
+        text = f"a message cannot be unpickled where it arrived: {error!r}"
+        raise _UnpickledError(text) from error
+    if not isinstance(found, kind):
+        what = type(found).__name__
+        raise ConnectionError(f"{what} is no {kind.__name__} of this version of psnb")
+    return found
 
 
 class _SocketStream(MessageStream):
-    """Directly on Tornado's stream.
-
-    A message is `_HEAD`, the frames' lengths, released numbers, the first frame, all small ones
-    together, and each large one.
-    """
+    """Directly on a socket; with TLS, on Tornado's stream."""
 
     def __init__(self, comm: Comm, stream: IOStream) -> None:
         super().__init__(comm)
-        self._stream = stream
-        self._chunk = bytearray(_CHUNK)
-        self._read = bytearray()
-        self._at = 0  # what comes before it in `_read` was returned
-        self._arena: Arena | None = None
-        self._mapped: Mapped | None = None
-        self._loop = asyncio.get_running_loop()
-        # Not TLS, whose state must not be used by two threads at a time.
-        self._direct = type(stream) is IOStream
         # Keeps messages whole and in order, and the arena to one thread. While it is held, memory
         # is copied at most, and a socket is written that does not block.
         self._lock = threading.Lock()
+        self._arena: Arena | None = None
+        self._loop = asyncio.get_running_loop()
+        # Not TLS, whose state must not be used by two threads at a time.
+        self._tls = None if type(stream) is IOStream else stream
+        self.by_turns = None if self._tls else SocketByTurns(stream, self, self._lock)
+        read = b"" if self.by_turns is None else self.by_turns.read_before
+        self._frames = FrameReader(read, self._take_back)
+        self._take: Callable[[Sequence[Any]], Any] | None = None  # while somebody receives
+        self._taken = self._loop.create_future()  # what it returns at last
+        self._taken.cancel()  # nobody does yet
+        self._error: OSError | None = None
         self._handed_over = 0  # writes on their way to the loop: later ones go there too
         self._waiting = b""  # messages that go with the next one
-        self._receiving = False  # waits for more from the other side
 
     def share(self, pid: int, *, seen: bool) -> None:
-        self._mapped = Mapped(pid)
+        self._frames.mapped = Mapped(pid)
         self._arena = Arena() if seen else None
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
         size = math.prod(shape) * dtype.itemsize
-        if size < _SMALL:
+        if size < SMALL:
             return None
         with self._lock:
             block = (_sent if self._arena is None else self._arena).allocate(size)
         return None if block is None else np.frombuffer(block, dtype).reshape(shape)
 
     def abort(self) -> None:
-        # Under the lock: while a thread writes to a descriptor, another connection must not get it.
-        with self._lock:
-            super().abort()
-            if self._arena is not None:
+        super().abort()
+        if self.by_turns is not None:  # the stream may have been closed before
+            self.by_turns.close()
+        if self._arena is not None:
+            with self._lock:
                 self._arena.close()
 
     def flush(self) -> None:
@@ -250,24 +264,24 @@ class _SocketStream(MessageStream):
 
     @property
     def has_more(self) -> bool:
-        return not self._receiving and len(self._read) > self._at
+        return self._frames.has_more
 
     def _send(self, frames: Sequence[Any], *, later: bool) -> None:
         with self._lock:
             blocks, released = list[SharedBlock](), self._released()
             try:
                 parts = self._parts(frames, blocks, released)
-                small = sum(map(len, parts)) < _SMALL
+                small = sum(map(len, parts)) < SMALL
                 waiting = b"".join([self._waiting, *parts]) if small else self._waiting
             except BaseException:  # nothing of it was sent: return its buffers unchanged
                 for block in blocks:
-                    self._take_back(block.number)
-                if self._mapped is not None:
-                    self._mapped.released.extendleft(reversed(released))
+                    self._arena.take_back(block.number)  # type: ignore[union-attr]
+                if (mapped := self._frames.mapped) is not None:
+                    mapped.released.extendleft(reversed(released))
                 raise
             if small:
                 self._waiting = waiting
-                if not later or len(self._waiting) >= _SMALL:
+                if not later or len(self._waiting) >= SMALL:
                     self._write_waiting()
                 return
             self._write_waiting()
@@ -280,18 +294,18 @@ class _SocketStream(MessageStream):
     ) -> list[bytes | memoryview]:
         """Return what is written for frames; ``blocks`` gets the shared ones that it names."""
         first, *others = frames
-        small = [frame for frame in others if len(frame) < _SMALL]
-        shared = self._shared(small, blocks) if sum(map(len, small)) >= _SMALL else None
+        small = [frame for frame in others if len(frame) < SMALL]
+        shared = self._shared(small, blocks) if sum(map(len, small)) >= SMALL else None
         lengths = [len(first)]
         whole = [first, b"".join(small) if shared is None else shared]
         for frame in others:
             lengths.append(len(frame))
-            if len(frame) >= _SMALL:
+            if len(frame) >= SMALL:
                 block = self._shared([frame], blocks)
                 whole.append(_lasting(frame) if block is None else block)
                 if block is not None:
-                    lengths[-1] = len(block) | _SHARED
-        head = _HEAD.pack(len(frames), len(released), shared is not None)
+                    lengths[-1] = len(block) | SHARED
+        head = HEAD.pack(len(frames), len(released), shared is not None)
         numbers = struct.pack(f"<{len(frames) + len(released)}Q", *lengths, *released)
         return [head + numbers, *whole]
 
@@ -301,8 +315,9 @@ class _SocketStream(MessageStream):
             self._write(waiting)
 
     def _write(self, data: bytes | memoryview) -> None:
-        if self._direct and not self._handed_over and not self._stream.writing():
-            written = self._write_at_once(data)
+        socket = self.by_turns
+        if socket is not None and not self._handed_over and not socket.unsent:
+            written = self._write_at_once(socket, data)
             if written == len(data):
                 return
             data = memoryview(data)[written:]
@@ -311,10 +326,9 @@ class _SocketStream(MessageStream):
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._write_on_loop, data)
 
-    def _write_at_once(self, data: bytes | memoryview) -> int:
-        socket = self._stream.socket
+    def _write_at_once(self, socket: SocketByTurns, data: bytes | memoryview) -> int:
         try:
-            return socket.send(data) if socket is not None else len(data)
+            return socket.send(data)
         except BlockingIOError:
             return 0
         except OSError:
@@ -323,8 +337,12 @@ class _SocketStream(MessageStream):
     def _write_on_loop(self, data: bytes | memoryview) -> None:
         with self._lock:
             self._handed_over -= 1
-            with contextlib.suppress(StreamClosedError):  # `receive` raises it
-                self._stream.write(data)
+            if self.by_turns is not None:
+                self.by_turns.unsent.append(memoryview(data))
+                self.by_turns.write_on()
+            elif self._tls is not None:
+                with contextlib.suppress(StreamClosedError):  # `receive` raises it
+                    self._tls.write(data)
 
     def _shared(self, frames: Sequence[Any], blocks: list[SharedBlock]) -> bytes | None:
         """Put frames into shared memory, and return what names the block; None without room."""
@@ -332,109 +350,83 @@ class _SocketStream(MessageStream):
         if block is None:
             return None
         blocks.append(block)
-        return _BLOCK.pack(block.number, block.fd, block.capacity, sum(map(len, frames)))
+        return BLOCK.pack(block.number, block.fd, block.capacity, sum(map(len, frames)))
 
-    def _take_back(self, number: int) -> None:
+    def _take_back(self, numbers: Sequence[int]) -> None:
         assert self._arena is not None  # only what was put there comes back
-        self._arena.take_back(number)
+        with self._lock:
+            for number in numbers:
+                self._arena.take_back(number)
 
     def _released(self) -> list[int]:
-        released: list[int] = []
-        while self._mapped is not None and self._mapped.released:
-            released.append(self._mapped.released.popleft())
+        released, mapped = list[int](), self._frames.mapped
+        while mapped is not None and mapped.released:
+            released.append(mapped.released.popleft())
         return released
 
-    async def _receive(self) -> Sequence[Any]:
-        frames, released, shared = _HEAD.unpack(await self._take(_HEAD.size))
-        numbers = struct.unpack(f"<{frames + released}Q", await self._take(8 * (frames + released)))
-        with self._lock:
-            for number in numbers[frames:]:
-                self._take_back(number)
-        first, *lengths = numbers[:frames]
-        small = [length for length in lengths if length < _SMALL]
-        together = _BLOCK.size | _SHARED if shared else sum(small)
-        found, lacking = [], 0
-        # All, as the next message is behind them.
-        for length in (first, together, *(each for each in lengths if each >= _SMALL)):
-            try:
-                found.append(await self._frame(length))
-            except UnreceivedError as error:
-                lacking += error.nbytes
-                found.append(error.head)
-        if lacking:
-            raise UnreceivedError(bytes(found[0][:_CHUNK]), lacking)
-        # Each small one is copied: to keep the rows of one table must not keep the rows of all.
-        whole, end, rest, apart = memoryview(found[1]), 0, iter(found[2:]), [found[0]]
+    async def _until(self, take: Callable[[Sequence[Any]], Any]) -> Any:
+        if self._error is not None:
+            raise self._error
+        self._take, self._taken = take, self._loop.create_future()
         try:
-            for length in lengths:
-                if length < _SMALL:
-                    start, end = end, end + length
-                    apart.append(bytearray(whole[start:end]))
-                else:
-                    apart.append(next(rest))
-        except MemoryError:
-            raise UnreceivedError(bytes(found[0][:_CHUNK]), sum(small)) from None
-        return apart
+            if self.by_turns is not None:
+                self.by_turns.watch()
+            elif self._tls is not None:
+                got = 0
+                while self.take_in(got):
+                    # Not ``read_bytes``, which makes a new buffer and copies it twice.
+                    got = await self._tls.read_into(self.space, partial=True)  # type: ignore[arg-type]
+            return await self._taken
+        finally:
+            self._take = None
 
-    async def _frame(self, length: int) -> Any:
-        frame = await self._take(length & ~_SHARED)
-        if length & _SHARED:
-            assert self._mapped is not None  # or the other side would not have shared
-            *block, size = _BLOCK.unpack(frame)
+    # By who has the turn to read: the loop, or a thread.
+
+    @property
+    def space(self) -> memoryview:
+        """Where the next bytes are to be read."""
+        return self._frames.space
+
+    def take_in(self, got: int) -> bool:
+        """Hand over the messages that are here with so many more bytes."""
+        while (take := self._take) is not None:
             try:
-                return self._mapped.get(SharedBlock(*block), size)
-            except MemoryError:
-                raise UnreceivedError(b"", size) from None
-        return frame
+                come, got = got, 0
+                found = self._frames.advance(come) if come or not self._frames.starved else None
+                if found is None:
+                    self.flush()  # or it would wait for the other side's next message
+                    return True
+                result = take(found)
+                del found  # before the next one is read
+                if result is not None:
+                    self._end(self._taken.set_result, result)
+            except Exception as error:  # whatever ``take`` raises: `receive` does so
+                self._end(self._taken.set_exception, error)
+        return False
 
-    async def _take(self, size: int) -> Any:
-        if len(self._read) - self._at < size:
-            self._receiving = True
-            self.flush()  # or it would wait for the other side's next message
-            if size >= _SMALL:
-                whole = await self._take_large(size)
-                self._receiving = False
-                return whole
-            del self._read[: self._at]
-            self._at = 0
-            while len(self._read) < size:
-                # Not ``read_bytes``, which makes a new buffer and copies it twice.
-                got = await self._stream.read_into(self._chunk, partial=True)
-                self._read += memoryview(self._chunk)[:got]
-            self._receiving = False
-        start, self._at = self._at, self._at + size
-        return self._read[start : self._at]
+    def failed(self, error: OSError) -> None:
+        """Have `receive` raise it."""
+        self._error = self._error or error
+        self._end(self._taken.set_exception, error)
 
-    async def _take_large(self, size: int) -> Any:
-        whole = _received.allocate(size)
-        if whole is None:  # not a bytearray, which would be zeroed first
-            try:
-                whole = memoryview(np.empty(size, np.uint8))  # type: ignore[arg-type]
-            except MemoryError:
-                raise UnreceivedError(await self._skip(size), size) from None
-        here = len(self._read) - self._at
-        whole[:here] = self._read[self._at :]
-        self._read, self._at = bytearray(), 0
-        await self._stream.read_into(whole[here:])  # type: ignore[arg-type]
-        return whole
+    def _end(self, end: Callable[[Any], object], value: Any) -> None:
+        self._take = None
+        if runs_here(self._loop):
+            _unless_done(end, value)
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(_unless_done, end, value)
 
-    async def _skip(self, size: int) -> bytes:
-        """Read ``size`` bytes, at least a `_CHUNK`; return the first of them."""
-        first = bytes(self._read[self._at :])
-        self._read, self._at = bytearray(), 0
-        size -= len(first)
-        while size:
-            part = memoryview(self._chunk)[: min(size, _CHUNK)]
-            got = await self._stream.read_into(part, partial=True)  # type: ignore[arg-type]
-            if len(first) < _CHUNK:
-                first += part[:got]
-            size -= got
-        return first
+
+def _unless_done(end: Callable[[Any], object], value: Any) -> None:
+    # The connection may be closed at the same time, or the receiver cancelled.
+    with contextlib.suppress(asyncio.InvalidStateError):
+        end(value)
 
 
 def _lasting(frame: Any) -> bytes | memoryview:
     """Return what a frame holds now, until it is sent: an array may change before."""
-    if len(frame) < _SMALL or type(frame) is bytes:
+    if len(frame) < SMALL or type(frame) is bytes:
         return bytes(frame)
     if _sent.has_allocated(frame):
         return frame
@@ -465,9 +457,10 @@ class _CommStream(MessageStream):
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._outgoing.put_nowait, copies)
 
-    async def _receive(self) -> Sequence[Any]:
-        frames = await self._comm.read()
-        return [bytearray(frame) for frame in frames]
+    async def _until(self, take: Callable[[Sequence[Any]], Any]) -> Any:
+        while (result := take([bytearray(frame) for frame in await self._comm.read()])) is None:
+            pass
+        return result
 
     async def _write(self) -> None:
         try:

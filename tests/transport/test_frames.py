@@ -1,0 +1,47 @@
+"""Messages out of bytes that come in pieces."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from psnb._src.transport.frames import HEAD, SMALL, FrameReader
+
+MESSAGES = [[b"a", b"bc"], [b"", b"none"], [b"x" * 10, b"y" * (SMALL + 5), b"z"], [b"end"]]
+
+
+def written(frames: list[bytes]) -> bytes:
+    first, *others = frames
+    lengths = struct.pack(f"<{len(frames)}Q", *map(len, frames))
+    small = b"".join(each for each in others if len(each) < SMALL)
+    large = b"".join(each for each in others if len(each) >= SMALL)
+    return HEAD.pack(len(frames), 0, False) + lengths + first + small + large
+
+
+@pytest.mark.parametrize("piece", [1, 7, SMALL, 10 * SMALL])
+@pytest.mark.parametrize("before", [0, 5, 60, 10 * SMALL])
+def test_messages_arrive_whole_however_they_are_cut(piece: int, before: int) -> None:
+    data = b"".join(map(written, MESSAGES))
+    read, rest = data[:before], memoryview(data)[before:]
+    reader, found, got = FrameReader(read, bool), [], 0
+    while len(found) < len(MESSAGES):
+        if (frames := reader.advance(got)) is not None:
+            found.append([bytes(each) for each in frames])
+            got = 0
+            continue
+        got = min(piece, len(reader.space), len(rest))
+        assert got
+        reader.space[:got] = rest[:got]
+        rest = rest[got:]
+    assert found == MESSAGES
+    assert not rest
+    assert not reader.has_more
+
+
+def test_it_has_more_as_long_as_something_of_the_next_message_is_here() -> None:
+    reader = FrameReader(written([b"one"]) + written([b"two"]), bool)
+    assert reader.advance(0) is not None
+    assert reader.has_more
+    assert reader.advance(0) is not None
+    assert not reader.has_more
