@@ -27,7 +27,7 @@ from psnb._src.server.operations import CountTraffic
 from psnb._src.server.tables.operations import AddValues, ReadValues
 from psnb._src.server.tables.operations import on_table as on_shard
 from psnb._src.transport.turns import SocketByTurns, read_while
-from psnb.errors import ServerLostError, ServerUnresponsiveError
+from psnb.errors import ConfigurationError, ServerLostError, ServerUnresponsiveError
 from tests.client.test_comm_client import connected
 from tests.conftest import DEADLINE
 from tests.integration.helpers import frozen, pid_of
@@ -185,6 +185,50 @@ def test_a_commit_that_no_thread_waits_for_ends_where_its_answer_is_read(
     read_while(waits, [socket_to(transport, server)], DEADLINE)
     assert ended.get(timeout=DEADLINE) == (None, threading.current_thread())
     assert variable.read().tolist() == [1]
+
+
+def test_what_follows_an_answer_asks_for_nothing_in_the_thread_that_reads(
+    strategy: psnb.ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As the repr of an argument in an error's text. It would wait for what only it reads.
+    monkeypatch.setattr(comm_client, "CALL_TIMEOUT", 1.0)
+    variable, shard, server, transport = connected(strategy)
+    errors: list[Exception] = []
+    part = Part([on_shard("v", AddValues(np.ones(1)))])
+    begun = []
+
+    def ended(outcome: Any) -> None:
+        try:
+            variable.read()
+        except Exception as error:
+            errors.append(error)
+
+    def waits() -> bool:
+        if not begun:
+            begun.append(Commit("w", 1, shards=(shard,)))
+            transport.commit_soon(begun[0], {shard: part}, ended)
+            transport.flush()
+            transport._loop.call_soon_threadsafe(bool)
+        return not errors
+
+    read_while(waits, [socket_to(transport, server)], DEADLINE)
+    (error,) = errors
+    assert isinstance(error, ConfigurationError)
+    assert variable.read().tolist() == [1]
+
+
+def test_a_thread_reads_nothing_while_a_part_of_its_requests_is_not_sent(
+    strategy: psnb.ParameterServerStrategy,
+) -> None:
+    _, shard, server, transport = connected(strategy)
+    read = on_table(shard, "v", ReadValues())
+    batch = RequestBatch([read, read])
+    batch.sent[0] = server
+    assert not transport._sockets(batch)
+    batch.sent[1] = ServerAddress("tcp://127.0.0.1:1", "not connected")
+    assert not transport._sockets(batch)
+    batch.sent[1] = server
+    assert transport._sockets(batch) == [socket_to(transport, server)]
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import struct
+import weakref
+from typing import Any
 
+import numpy as np
 import pytest
 
-from psnb._src.transport.frames import HEAD, SMALL, FrameReader
+from psnb._src.transport import frames as frames_module
+from psnb._src.transport.frames import HEAD, SMALL, FrameReader, UnreceivedError
 
 MESSAGES = [[b"a", b"bc"], [b"", b"none"], [b"x" * 10, b"y" * (SMALL + 5), b"z"], [b"end"]]
 
@@ -45,3 +50,35 @@ def test_it_has_more_as_long_as_something_of_the_next_message_is_here() -> None:
     assert reader.has_more
     assert reader.advance(0) is not None
     assert not reader.has_more
+
+
+def test_what_has_come_of_a_message_without_memory_waits_for_no_collection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts: list[weakref.ref[np.ndarray]] = []
+
+    def empty(size: int, dtype: Any) -> np.ndarray:
+        if parts:
+            raise MemoryError
+        memory = np.zeros(size, dtype)
+        parts.append(weakref.ref(memory))
+        return memory
+
+    monkeypatch.setattr(frames_module._received, "allocate", lambda size: None)
+    monkeypatch.setattr(frames_module.np, "empty", empty)
+
+    def receive(rest: bytes) -> None:
+        reader, got = FrameReader(b"", bool), 0
+        while reader.advance(got) is None:
+            got = min(len(reader.space), len(rest))
+            reader.space[:got] = rest[:got]
+            rest = rest[got:]
+
+    gc.disable()
+    try:
+        with pytest.raises(UnreceivedError):
+            receive(written([b"first", b"x" * SMALL, b"y" * SMALL]))
+        assert all(each() is None for each in parts)
+        assert len(parts) == 1
+    finally:
+        gc.enable()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import select
+import struct
 import threading
+import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -13,11 +16,15 @@ import pytest
 from distributed.comm import Comm, connect, listen
 from tornado.iostream import StreamClosedError
 
+from psnb._src.transport.frames import HEAD, SMALL
 from psnb._src.transport.stream import MessageStream, message_stream
-from psnb._src.transport.turns import SocketByTurns, read_while
+from psnb._src.transport.turns import SocketByTurns, read_while, reads_here
 from tests.conftest import DEADLINE, wait_until
 
 pytestmark = pytest.mark.skipif(not hasattr(select, "epoll"), reason="threads do not read there")
+
+_BEGINNING = HEAD.pack(1, 0, False) + struct.pack("<Q", 2 * SMALL) + b"x"
+"""The beginning of a message."""
 
 
 class Ends:
@@ -103,6 +110,13 @@ def ends() -> Iterator[Ends]:
         yield made
 
 
+@pytest.fixture
+def others() -> Iterator[Ends]:
+    made = Ends()
+    with contextlib.closing(made):
+        yield made
+
+
 def once(function: Callable[[], object], goes_on: Callable[[], bool]) -> Callable[[], bool]:
     """Return what calls a function as soon as a thread has the turn, and goes on for so long."""
     left = [function]
@@ -175,6 +189,61 @@ def test_one_thread_reads_what_several_wait_for(ends: Ends) -> None:
     assert [each for each, _ in ends.got] == ["for the other", "mine"]
     assert {thread for _, thread in ends.got} == {threading.current_thread()}
     assert ends.do(ends.far.receive(str)) == "from another thread"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_thread_reads_all_that_it_waits_for_or_nothing(
+    ends: Ends, others: Ends, first: bool
+) -> None:
+    # Else it would go on reading one when another thread has read the last answer from the other.
+    looks: list[None] = []
+    assert others.socket.hold()
+    sockets = [others.socket, ends.socket] if first else [ends.socket, others.socket]
+    read_while(lambda: bool(looks.append(None)), sockets, DEADLINE)
+    others.socket.give_back()
+    assert not looks
+    for each in ends, others:
+        each.far.send("x")
+        assert each.came.acquire(timeout=DEADLINE)
+        assert each.got == [("x", each.thread)]
+
+
+def test_who_takes_a_message_learns_that_this_thread_reads(ends: Ends) -> None:
+    found = []
+
+    def waits() -> bool:
+        found.append(reads_here())
+        return False
+
+    read_while(waits, [ends.socket], DEADLINE)
+    assert found == [True]
+    assert not reads_here()
+
+
+@pytest.mark.parametrize("by_a_thread", [False, True])
+def test_what_has_come_in_part_is_freed_when_the_connection_is_closed(
+    ends: Ends, by_a_thread: bool
+) -> None:
+    large: list[weakref.ref[Any]] = []
+
+    def close() -> None:
+        ends.on_loop(lambda: ends.far.by_turns.send(_BEGINNING))
+        if by_a_thread:
+            ends.socket.read_on()
+        wait_until(lambda: len(ends.near.space) > SMALL, "the rest has a place")
+        large.append(weakref.ref(ends.near.space.obj))
+        ends.on_loop(ends.near.abort)
+        assert ends.broke.wait(DEADLINE)
+
+    gc.disable()
+    try:
+        if by_a_thread:
+            read_while(once(close, lambda: False), [ends.socket], DEADLINE)
+        else:
+            close()
+        assert all(each() is None for each in large)
+    finally:
+        gc.enable()
 
 
 def test_a_connection_that_breaks_while_a_thread_reads_ends_for_the_loop(ends: Ends) -> None:
@@ -261,6 +330,55 @@ def test_who_receives_again_while_a_thread_has_the_turn_gets_what_was_read(
     read_while(once(meanwhile, lambda: False), [ends.socket], DEADLINE)
     assert ends.came.acquire(timeout=DEADLINE)
     assert ends.got == [("y", threading.current_thread() if reads_on else ends.thread)]
+
+
+def test_who_receives_again_as_a_thread_finds_the_connection_broken_gets_the_error(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, again, set_up = asyncio.Event(), threading.Event(), threading.Event()
+
+    async def restart() -> None:
+        with contextlib.suppress(ZeroDivisionError):
+            await ends.near.run(object, lambda message: 1 // 0)
+        await go.wait()
+        await ends._run()
+
+    def create_future() -> Any:
+        made = type(ends.loop).create_future(ends.loop)
+        again.set()
+        assert set_up.wait(DEADLINE)
+        return made
+
+    async def begin() -> None:
+        ends.running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await ends.running
+        ends.running = asyncio.create_task(restart())
+        await asyncio.sleep(0)
+
+    def breaks() -> None:
+        ends.arrives("x")
+        ends.socket.read_on()
+        monkeypatch.setattr(ends.loop, "create_future", create_future)
+        ends.loop.call_soon_threadsafe(go.set)
+        assert again.wait(DEADLINE)
+        # The thread is in the middle of `failed`: it knows the future of before.
+        monkeypatch.undo()
+        end = ends.near._end
+
+        def late(*how: Any) -> None:
+            set_up.set()
+            wait_until(lambda: ends.near._take is not None or ends.broke.is_set(), "it goes on")
+            end(*how)
+
+        monkeypatch.setattr(ends.near, "_end", late)
+        ends.near.failed(ConnectionResetError())
+        monkeypatch.undo()
+
+    ends.do(begin())
+    read_while(once(breaks, lambda: False), [ends.socket], DEADLINE)
+    assert ends.broke.wait(1)
+    assert isinstance(ends.error, OSError)
 
 
 def test_an_exception_of_who_takes_a_message_is_raised_on_the_loop(

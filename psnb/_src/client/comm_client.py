@@ -20,7 +20,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -44,7 +44,7 @@ from psnb._src.server.memory import refusal
 from psnb._src.server.messages import ServerAnswer
 from psnb._src.server.operations import CommitParts, HostOperation
 from psnb._src.transport.stream import UnreadableError
-from psnb._src.transport.turns import SocketByTurns, read_while
+from psnb._src.transport.turns import SocketByTurns, read_while, reads_here
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.loops import LoopErrors
 from psnb._src.utils.threads import runs_here, start_task
@@ -173,10 +173,10 @@ class CommServerClient(ServerClient):
         return self._outcomes(requests, None)
 
     def _outcomes(self, requests: Sequence[Request], seen: dict[ShardId, int] | None) -> list[Any]:
-        if runs_here(self._loop):
+        if runs_here(self._loop) or reads_here():
             raise ConfigurationError(
-                "parameters cannot be reached from Dask's event loop: "
-                "call from a closure, a task or the notebook's thread"
+                "parameters cannot be reached from Dask's event loop, or while the answer to "
+                "another call is taken: call from a closure, a task or the notebook's thread"
             )
         if not requests:
             return []
@@ -198,12 +198,17 @@ class CommServerClient(ServerClient):
             batch.done.cancel()  # no effect if it is done; otherwise it is not waited for any more
         return batch.outcomes(seen)
 
-    def _sockets(self, batch: RequestBatch) -> Iterator[SocketByTurns]:
-        """Yield what the answers come through, as far as threads can read it."""
+    def _sockets(self, batch: RequestBatch) -> list[SocketByTurns]:
+        """Return what all answers come through; nothing unless threads can read all of it."""
+        if len(batch.sent) < len(batch.requests):
+            return []
+        found = []
         for address in {server.address for server in list(batch.sent.values())}:
             connection = self._open.get(address)
-            if connection is not None and connection.stream.by_turns is not None:
-                yield connection.stream.by_turns
+            if connection is None or connection.stream.by_turns is None:
+                return []
+            found.append(connection.stream.by_turns)
+        return found
 
     async def ask(self, requests: Sequence[Request]) -> list[Any]:
         """Make requests, and return errors as results; on the event loop."""

@@ -103,9 +103,18 @@ class FrameReader:
         """
         self._steps.send(got)
         found, self._found = self._found, None  # nothing here may keep a message
-        if isinstance(found, UnreceivedError):
-            raise found
-        return found
+        try:
+            if isinstance(found, UnreceivedError):
+                raise found
+            return found
+        finally:
+            del found  # the error refers to this frame, and would keep itself and frames alive
+
+    def close(self) -> None:
+        """Drop what is here in part, and the other side's memory, which waits for no collection."""
+        self._steps.close()
+        self._read, self._at = bytearray(), 0
+        self.space, self.starved, self.mapped = self._chunk, True, None
 
     def _messages(self) -> Steps:
         while True:

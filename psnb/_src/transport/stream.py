@@ -230,6 +230,7 @@ class _SocketStream(MessageStream):
         self.by_turns = None if self._tls else SocketByTurns(stream, self, self._lock)
         read = b"" if self.by_turns is None else self.by_turns.read_before
         self._frames = FrameReader(read, self._take_back)
+        self.ended = self._frames.close
         self._take: Callable[[Sequence[Any]], Any] | None = None  # while somebody receives
         self._taken = self._loop.create_future()  # what it returns at last
         self._taken.cancel()  # nobody does yet
@@ -365,10 +366,10 @@ class _SocketStream(MessageStream):
         return released
 
     async def _until(self, take: Callable[[Sequence[Any]], Any]) -> Any:
-        if self._error is not None:
-            raise self._error
         self._take, self._taken = take, self._loop.create_future()
         try:
+            if self._error is not None:  # asked after that: a thread may be about to set both
+                raise self._error
             if self.by_turns is not None:
                 self.by_turns.watch()
             elif self._tls is not None:
@@ -377,8 +378,13 @@ class _SocketStream(MessageStream):
                     # Not ``read_bytes``, which makes a new buffer and copies it twice.
                     got = await self._tls.read_into(self.space, partial=True)  # type: ignore[arg-type]
             return await self._taken
+        except StreamClosedError:
+            if self._tls is not None:
+                self.ended()
+            raise
         finally:
             self._take = None
+            self._taken.cancel()  # no effect if it is done; else nobody would take its error
 
     # By who has the turn to read: the loop, or a thread.
 

@@ -40,26 +40,39 @@ class Handler(Protocol):
     def failed(self, error: OSError) -> None:
         """Take the error that ends the connection."""
 
+    def ended(self) -> None:
+        """Drop what was read in part: nobody reads any more; in any thread."""
+
 
 def read_while(waits: Callable[[], bool], what: Iterable[SocketByTurns], seconds: float) -> None:
     """Read sockets in this thread while ``waits()``, for so many seconds at most.
 
-    What ends the waiting, but is not read here, is not noticed before.
+    All or none: what ends the waiting, but is not read here, is not noticed before.
     """
     held: dict[int, SocketByTurns] = {}
+    poll, end = select.poll(), time.monotonic() + seconds
+    _here.reads = True
     try:
-        held |= {each.fileno(): each for each in what if each.hold()}
-        if not held:
-            return
-        poll, end = select.poll(), time.monotonic() + seconds
-        for file in held:
-            poll.register(file, select.POLLIN)
-        while waits() and (left := end - time.monotonic()) > 0:
+        for each in what:
+            if not each.hold():
+                return
+            held[each.fileno()] = each
+            poll.register(each, select.POLLIN)
+        while held and waits() and (left := end - time.monotonic()) > 0:
             if not all(held[file].read_on() for file, _ in poll.poll(1000 * left)):
                 return  # a connection has ended
     finally:
+        _here.reads = False
         for each in held.values():
             each.give_back()
+
+
+_here = threading.local()
+
+
+def reads_here() -> bool:
+    """Return whether this thread reads: if it waited for an answer, nobody would read that."""
+    return getattr(_here, "reads", False)
 
 
 class SocketByTurns(socket.socket):
@@ -112,6 +125,7 @@ class SocketByTurns(socket.socket):
             self._gate.close()
         with self._writing:  # or another connection might get the descriptor that one writes to
             super().close()
+        self._handler.ended()
 
     # On the loop.
 
