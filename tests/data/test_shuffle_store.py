@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.data.block import block_of
+from psnb._src.data.block import block_of, objects
 from psnb._src.data.nodes import row_store
-from psnb._src.data.nodes.row_store import RaggedRows, RowStore
+from psnb._src.data.nodes.row_store import NumberRows, RaggedRows, RowStore
 from psnb.data import Dataset, Ragged
 from psnb.errors import DatasetError
 
@@ -133,3 +133,84 @@ def test_the_buffer_takes_little_more_than_what_it_holds() -> None:
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 1.2 * 100_000 * 16
+
+
+def test_leaves_of_another_dtype_are_refused_among_objects_too() -> None:
+    arrays = objects([np.ones((2, 2)), np.ones((3, 3))])
+    for held, other in (
+        (objects(["5"]), np.array([7])),
+        (arrays, np.array([7])),
+        (arrays, objects([each.astype(int) for each in arrays])),
+    ):
+        with pytest.raises(DatasetError, match="different dtypes"):
+            put_and_get({"a": held}, {"a": other})
+
+
+def test_scalars_and_arrays_are_taken_together() -> None:
+    store = RowStore(8)
+    leaves = [1, [2, 3], [[4]]]
+    for leaf in leaves:
+        store.put(block_of({"a": np.array([leaf])}))
+    for places in ([0, 1, 2], [2, 1, 0], [1, 0]):
+        found = store.take(np.array(places)).whole()["a"]
+        assert [leaf.tolist() for leaf in found] == [leaves[i] for i in places]
+
+
+@pytest.mark.parametrize("other", [np.array([2**53 + 1]), np.array([True])])
+def test_the_order_of_leaves_hides_no_other_dtype(other: np.ndarray) -> None:
+    first = {"a": np.array([1.5]), "b": np.array([2])}
+    with pytest.raises(DatasetError, match="different dtypes"):
+        put_and_get(first, {"b": first["b"], "a": other})
+    assert put_and_get(first, dict(reversed(first.items()))) == [{"a": 1.5, "b": 2}] * 2
+
+
+class _Scarce:
+    """NumPy whose n-th call of a function finds no memory."""
+
+    def __init__(self, name: str, left: int) -> None:
+        self._name, self._left = name, left
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._name:
+            self._left -= 1
+            if self._left < 0:
+                raise MemoryError
+        return getattr(np, name)
+
+
+@pytest.mark.parametrize(("function", "left"), [("concatenate", 1), ("empty", 0)])
+def test_a_lack_of_memory_leaves_rows_as_they_are(
+    function: str, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RaggedRows(ragged([[0]]))
+    store.grow(2)
+    store.put(np.array([0, 1]), [ragged([[1, 2, 3], [4]])])
+    store.put(np.array([0]), [ragged([[5, 6]])])
+
+    def more() -> None:
+        store.grow(3)
+        store.put(np.array([2]), [ragged([[7] * 9])])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(row_store, "np", _Scarce(function, left))
+        with pytest.raises(MemoryError):
+            more()
+    (found,) = store.take(np.array([0, 1]))
+    assert list(map(np.ndarray.tolist, found)) == [[5, 6], [4]]
+    more()
+    (found,) = store.take(np.arange(3))
+    assert list(map(np.ndarray.tolist, found)) == [[5, 6], [4], [7] * 9]
+
+
+def test_a_lack_of_memory_leaves_columns_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, first = RowStore(8), {"a": np.array([1]), "b": np.array([2])}
+    store.put(block_of(first))
+    with monkeypatch.context() as patch:
+        patch.setattr(NumberRows, "grow", _no_memory)
+        with pytest.raises(MemoryError):
+            store._as_objects(1)
+    assert store.take(np.array([0])).element(0) == {"a": 1, "b": 2}
+
+
+def _no_memory(*_: Any) -> None:
+    raise MemoryError

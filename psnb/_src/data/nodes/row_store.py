@@ -15,14 +15,14 @@ from psnb._src.data.block import (
     Block,
     Column,
     Origin,
-    concatenate,
     different_dtypes,
     leaf_dtype,
     objects,
     stack,
 )
-from psnb._src.data.nesting import is_text
+from psnb._src.data.nesting import flatten_like, is_text
 from psnb._src.data.ragged import Ragged, offsets_of, rows_of
+from psnb._src.data.spec import kind_of
 
 
 class NumberRows:
@@ -58,20 +58,28 @@ class NumberRows:
 class ArrayRows:
     """A column of anything else but a `Ragged`; see `NumberRows`."""
 
-    def __init__(self, rows: np.ndarray) -> None:
-        self._rows = rows
+    def __init__(self, rows: np.ndarray, leaves: Any = None) -> None:
+        self._rows, self._leaves = rows, leaves  # these the `leaf_dtype` of objects, once known
 
     def grow(self, count: int) -> None:
         grow(self._rows, count)
 
     def put(self, places: np.ndarray, columns: Sequence[Any]) -> None:
-        (self._rows[places],) = columns
+        (column,) = columns
+        if column.dtype.kind == "O":
+            leaves = leaf_dtype(column)
+            # Not `in`: NumPy takes None for float64.
+            if self._leaves is not None and self._leaves != leaves:
+                raise different_dtypes("shuffle", (self._leaves, leaves))
+            self._leaves = leaves
+        self._rows[places] = column
 
     def take(self, places: np.ndarray) -> list[Column]:
         column = self._rows.take(places, 0)
         if column.dtype != object or column.ndim > 1 or is_text(column[0]):
             return [column]
-        return [stack(list(column))]
+        alike = len({kind_of(leaf).axes for leaf in column}) == 1
+        return [stack(list(column)) if alike else column]
 
 
 class RaggedRows:
@@ -93,8 +101,8 @@ class RaggedRows:
     def grow(self, count: int) -> None:
         """Grow to ``count`` rows, the new ones empty."""
         more = np.zeros(count - len(self._starts), np.int64)
-        self._starts = np.concatenate([self._starts, more])
-        self._lengths = np.concatenate([self._lengths, more])
+        starts, lengths = (np.concatenate([old, more]) for old in (self._starts, self._lengths))
+        self._starts, self._lengths = starts, lengths  # if there was memory for both
 
     def put(self, places: np.ndarray, columns: Sequence[Any]) -> None:
         """Overwrite the rows at some places with those of a `Ragged`."""
@@ -118,10 +126,11 @@ class RaggedRows:
     def _move(self, more: int) -> None:
         """Move what is in use to a buffer that has as much room again."""
         kept = rows_of(self._values, self._starts, self._lengths)
-        self._starts = np.cumsum(self._lengths) - self._lengths
-        self._end = len(kept)
-        self._values = np.empty((2 * (self._end + more), *kept.shape[1:]), kept.dtype)
-        self._values[: self._end] = kept
+        starts = np.cumsum(self._lengths) - self._lengths
+        values = np.empty((2 * (len(kept) + more), *kept.shape[1:]), kept.dtype)
+        values[: len(kept)] = kept
+        # Not before there was memory for all.
+        self._values, self._starts, self._end = values, starts, len(kept)
 
 
 class RowStore:
@@ -183,7 +192,8 @@ class RowStore:
             self._hold(_columns(self._like))
         elif block.nesting != self._like.nesting:
             # The leaves may be in another order; if the form differs, this raises.
-            block = concatenate([self._like, block])
+            leaves = flatten_like(self._like.nesting, block.whole())
+            block = block._replace(nesting=self._like.nesting, columns=tuple(leaves))
         if block.loose and not self._like.loose:
             self._like = self._like._replace(loose=True)
         self._reserve(self.made)
@@ -228,13 +238,14 @@ class RowStore:
         held, group = self._held[place]
         every = np.arange(self._capacity)
         columns: dict[int, Any] = dict(zip(group, held.take(every), strict=True))
-        leaves = ArrayRows(objects([leaf.copy() for leaf in columns.pop(index)]))
-        self._held[place] = leaves, [index]
+        column = columns.pop(index)
+        leaves = ArrayRows(objects([leaf.copy() for leaf in column]), leaf_dtype(column))
         if columns:
             rest = NumberRows(len(columns), self._kinds[index][0])
             rest.grow(self._capacity)
             rest.put(every, list(columns.values()))
             self._held.append((rest, list(columns)))
+        self._held[place] = leaves, [index]  # if there was memory for all
         self._kinds[index] = np.dtype(object), ()
 
     def _reserve(self, rows: int) -> None:
