@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psnb._src.data.block import block_of, concatenate, objects
 from psnb._src.data.nodes import parts
 from psnb._src.data.nodes import saved as saved_elements
 from psnb.data import Dataset, Ragged, splits
@@ -133,3 +135,18 @@ def test_arrays_of_several_dtypes_are_refused_as_they_are_elsewhere(tmp_path: Pa
     for use in (lambda: several.save(tmp_path / "saved"), lambda: list(several.shuffle(2))):
         with pytest.raises(DatasetError, match=r"dtype|float"):
             use()
+
+
+@pytest.mark.parametrize("leaves", [(1, [2]), ([2], 1), ([1, 2], [[3]])])
+@pytest.mark.parametrize("join", [D.batch, D.padded_batch])
+def test_leaves_with_other_numbers_of_axes_are_refused_in_a_batch(leaves: Any, join: Any) -> None:
+    each = [D.from_generator(lambda leaf=leaf: iter([np.array(leaf)[()]])) for leaf in leaves]
+    joined = functools.reduce(D.concatenate, each)
+    with pytest.raises(DatasetError, match=r"element 0: the element (cannot be stacked|has from)"):
+        list(join(joined, len(leaves)))
+
+
+def test_scalars_beside_objects_stay_what_they_are() -> None:
+    arrays = objects([np.ones((2, 2), int), np.ones((3, 3), int)])
+    (found,) = concatenate([block_of(arrays), block_of(np.array([7]))]).columns
+    assert isinstance(found[2], np.int64)

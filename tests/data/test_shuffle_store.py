@@ -106,6 +106,12 @@ def test_numbers_of_another_byte_order_keep_it() -> None:
         assert found.tolist() == [2]
 
 
+def test_scalars_and_arrays_of_another_byte_order_are_of_one_dtype() -> None:
+    leaves = [np.array([1], ">i8"), np.array([[2]], ">i8"), np.array([3], ">i8")]
+    found = put_and_get(*({"a": leaf} for leaf in leaves))
+    assert [row["a"].tolist() for row in found] == [1, [2], 3]
+
+
 def test_after_a_lack_of_memory_more_is_put(monkeypatch: pytest.MonkeyPatch) -> None:
     block = block_of({"a": np.arange(4), "b": np.arange(4) / 2})
     store, left, grow = RowStore(8), [1], row_store.grow

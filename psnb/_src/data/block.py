@@ -210,10 +210,11 @@ def different_dtypes(what: str, types: Iterable[Any]) -> DatasetError:
 
 
 def _concatenated(columns: tuple[Any, ...]) -> Column:
-    if len({column.shape[1:] for column in columns}) == 1:  # only of a `Ragged` one is None
+    forms = {(column.dtype.kind == "O", column.shape[1:]) for column in columns}
+    if len(forms) == 1:  # only of a `Ragged` an axis is None
         ragged = isinstance(columns[0], Ragged)
         return Ragged.concatenate(columns) if ragged else np.concatenate(columns)
-    return stack([row for column in columns for row in column])
+    return stack_any([row for column in columns for row in column])
 
 
 def column_bytes(column: Column) -> int:
@@ -231,7 +232,7 @@ def leaf_dtype(column: Column) -> Any:
     """Return the dtype of the leaves of a column, which has some; or their type if not arrays."""
     dtype = column.dtype
     if dtype.kind == "O" and not column.shape[1:]:
-        return kind_of(column[0]).dtype
+        return dtype if is_text(column[0]) else kind_of(column[0]).dtype
     return np.dtype(object) if dtype.kind in "SU" else dtype
 
 
@@ -248,6 +249,12 @@ def stack(leaves: list[Any]) -> Column:
     if len({shape[1:] for shape in shapes}) == 1:
         return Ragged.from_rows(leaves)
     return objects(leaves)
+
+
+def stack_any(leaves: list[Any]) -> Column:
+    """Make a column from leaves of one dtype, but perhaps of different numbers of axes."""
+    axes = {len(getattr(leaf, "shape", ())) for leaf in leaves}
+    return stack(leaves) if len(axes) == 1 else objects(leaves)
 
 
 def objects(leaves: Sequence[Any]) -> np.ndarray:

@@ -289,6 +289,8 @@ def _shapes(block: Block, index: int) -> np.ndarray:
         for leaf in column:
             if not isinstance(leaf, np.ndarray):
                 raise different(block, index, f"{with_article(type(leaf).__name__)} each")
+        if len(axes := {leaf.ndim for leaf in column}) > 1:
+            raise DatasetError(f"{named(block, index)} has from {min(axes)} to {max(axes)} axes")
         return np.array([leaf.shape for leaf in column], np.int64)
     shape = np.array(column.shape[1:], np.int64)
     return np.broadcast_to(shape, (len(column), len(shape)))

@@ -18,11 +18,10 @@ from psnb._src.data.block import (
     different_dtypes,
     leaf_dtype,
     objects,
-    stack,
+    stack_any,
 )
 from psnb._src.data.nesting import flatten_like, is_text
 from psnb._src.data.ragged import Ragged, offsets_of, rows_of
-from psnb._src.data.spec import kind_of
 
 
 class NumberRows:
@@ -59,7 +58,7 @@ class ArrayRows:
     """A column of anything else but a `Ragged`; see `NumberRows`."""
 
     def __init__(self, rows: np.ndarray, leaves: Any = None) -> None:
-        self._rows, self._leaves = rows, leaves  # these the `leaf_dtype` of objects, once known
+        self._rows, self._leaves = rows, leaves  # these what objects are, once known
 
     def grow(self, count: int) -> None:
         grow(self._rows, count)
@@ -67,7 +66,7 @@ class ArrayRows:
     def put(self, places: np.ndarray, columns: Sequence[Any]) -> None:
         (column,) = columns
         if column.dtype.kind == "O":
-            leaves = leaf_dtype(column)
+            leaves = _what(column)
             # Not `in`: NumPy takes None for float64.
             if self._leaves is not None and self._leaves != leaves:
                 raise different_dtypes("shuffle", (self._leaves, leaves))
@@ -78,8 +77,7 @@ class ArrayRows:
         column = self._rows.take(places, 0)
         if column.dtype != object or column.ndim > 1 or is_text(column[0]):
             return [column]
-        alike = len({kind_of(leaf).axes for leaf in column}) == 1
-        return [stack(list(column)) if alike else column]
+        return [stack_any(list(column))]
 
 
 class RaggedRows:
@@ -239,7 +237,7 @@ class RowStore:
         every = np.arange(self._capacity)
         columns: dict[int, Any] = dict(zip(group, held.take(every), strict=True))
         column = columns.pop(index)
-        leaves = ArrayRows(objects([leaf.copy() for leaf in column]), leaf_dtype(column))
+        leaves = ArrayRows(objects([leaf.copy() for leaf in column]), _what(column))
         if columns:
             rest = NumberRows(len(columns), self._kinds[index][0])
             rest.grow(self._capacity)
@@ -258,6 +256,12 @@ class RowStore:
 
 def _columns(block: Block) -> list[Column]:
     return [*block.columns, *(block.origin or ())]
+
+
+def _what(column: Column) -> Any:
+    """Return what the leaves of a column are; scalars have no byte order but this machine's."""
+    found = leaf_dtype(column)
+    return found.newbyteorder("=") if isinstance(found, np.dtype) else found
 
 
 def _kinds(columns: list[Column]) -> list[tuple[np.dtype, tuple[int | None, ...]]]:
