@@ -84,10 +84,11 @@ def test_closures_sent_ahead_are_cancelled_when_another_fails(
 ) -> None:
     # They stay there for as long as this test needs to see that they are.
     monkeypatch.setattr(load, "RECALL_SECONDS", 2 * DEADLINE)
-    go_on = tmp_path / "go on"
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
 
     def step(kind: str) -> None:
         if kind == "stall":
+            begun.touch()
             _wait_for(go_on)
         if kind == "fail":
             raise ValueError("boo")
@@ -98,6 +99,7 @@ def test_closures_sent_ahead_are_cancelled_when_another_fails(
     stalled = coordinator.schedule(step, ("stall",), worker=0)
     behind = [coordinator.schedule(step, ("",), worker=0) for _ in range(5)]
     wait_until(lambda: coordinator.statistics().in_flight > 1, "some were sent ahead")
+    wait_until(begun.exists, "the first one has begun")
     coordinator.schedule(step, ("fail",), worker=1)
     for remote in behind:  # while the first one runs still
         with pytest.raises(errors.ClosureCancelledError):
