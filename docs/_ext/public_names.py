@@ -7,7 +7,6 @@ docstring refers to there is shown by its public name.
 
 from __future__ import annotations
 
-import argparse
 import builtins
 import inspect
 import os
@@ -26,7 +25,7 @@ from sphinx.ext.napoleon import NumpyDocstring
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import make_refnode
 
-from psnb._src.cli import _parser
+from psnb._src.cli import _parsers
 
 DOORS = ("checkpoint", "data", "demo", "errors", "jax", "keras", "metrics", "torch")
 MODULES = ["psnb", *(f"psnb.{name}" for name in DOORS)]
@@ -93,10 +92,9 @@ class CommandHelp(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the text."""
-        parser = _parser()
+        parser, commands = _parsers()
         if self.arguments:
-            (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-            parser = commands.choices[self.arguments[0]]
+            parser = commands[self.arguments[0]]
         with mock.patch.dict(os.environ, {"COLUMNS": "88", "NO_COLOR": "1"}):
             text = parser.format_help()
         return [nodes.literal_block(text, text, language="text")]

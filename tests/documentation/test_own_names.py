@@ -15,6 +15,7 @@ import tokenize
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -198,3 +199,17 @@ def test_no_text_refers_to_the_file_in_which_it_is() -> None:
 )
 def test_names_that_are_gone_are_found(quoted: str, there: bool) -> None:
     assert _exists(quoted, Path("README.md")) == there
+
+
+def test_what_the_site_is_built_with_imports_what_psnb_has() -> None:
+    # Sphinx is not there to build it in each run of the tests.
+    imported = [
+        (node.module, alias.name)
+        for path in (ROOT / "docs" / "_ext").glob("*.py")
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("psnb")
+        for alias in node.names
+    ]
+    assert imported
+    for module, name in imported:
+        assert hasattr(import_module(module), name), f"{module} has no {name}"
