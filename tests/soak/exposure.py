@@ -20,7 +20,9 @@ class Exposure:
     def note_kill(self, address: str) -> None:
         """Note that the process at an address is killed now."""
         for index, place in enumerate(self._servers.layout.placements):
-            holders = {*filter(None, (place.primary, *place.synced, *place.leaving))}
+            # Not those that are leaving: they may take over, but the notebook may know already that
+            # the primary goes on alone, and be about to drop them (within milliseconds of a move).
+            holders = {*filter(None, (place.primary, *place.synced))}
             alive = [holder.address for holder in holders if holder.address not in self._killed]
             # Two in one process would be no copies at all. Where nobody lives, a recovery may be
             # about to give it to this one.
