@@ -208,7 +208,7 @@ class TableLoad:
     owner : Owner, optional
         Which ids it takes; all if it is left out.
     one_in : int
-        It takes one row in so many.
+        About one row in ``one_in`` is taken: its shard has that part of a piece.
     rows : int
         How many rows it will have, if it must have room for them first.
     clears : bool

@@ -1,8 +1,8 @@
 """FrameReader: takes what a connection carries apart into messages, without reading it. Pure.
 
 A message is `HEAD`, the frames' lengths, numbers of released blocks of shared memory, the first
-frame, all small ones together, and each large one. Who has read bytes, in whichever thread, says
-how many: one reader at a time.
+frame, all small ones together, and each large one. The reader, in any thread, says how many bytes
+it has read: one reader at a time.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class FrameReader:
         self._read, self._at = bytearray(), 0
         while at < size:
             at += yield from self._more(whole[at:])
-        self.space = self._chunk  # who keeps this must not keep the frame
+        self.space = self._chunk  # a reader that keeps this must not keep the frame
         return whole
 
     def _skip(self, size: int) -> Steps:

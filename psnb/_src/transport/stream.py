@@ -386,7 +386,7 @@ class _SocketStream(MessageStream):
             self._take = None
             self._taken.cancel()  # no effect if it is done; else nobody would take its error
 
-    # By who has the turn to read: the loop, or a thread.
+    # Called by the reader: the loop, or a thread that has the turn.
 
     @property
     def space(self) -> memoryview:
@@ -394,7 +394,7 @@ class _SocketStream(MessageStream):
         return self._frames.space
 
     def take_in(self, got: int) -> bool:
-        """Hand over the messages that are here with so many more bytes."""
+        """Hand over the messages that are complete once ``got`` more bytes are here."""
         while (take := self._take) is not None:
             try:
                 come, got = got, 0

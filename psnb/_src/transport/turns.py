@@ -1,8 +1,8 @@
 """SocketByTurns: a socket that its event loop reads, or a thread that waits for an answer.
 
 Waking a thread through the event loop takes longer than a small message. So a thread that waits
-takes the *turn*: the loop does not watch the socket until it gives the turn back. Who has the turn
-reads; nobody waits for it.
+takes the *turn*: the loop does not watch the socket until it gives the turn back. The holder of
+the turn reads; nobody waits for it.
 
 The loop watches an epoll that watches the socket, as any thread may change what that watches. (On
 systems without epoll threads do not take the turn.)
@@ -28,14 +28,14 @@ _AGAIN = 0.01
 
 
 class Handler(Protocol):
-    """Takes what was read; by who has the turn."""
+    """Takes what was read; called by the holder of the turn."""
 
     @property
     def space(self) -> memoryview:
         """Where the next bytes are to be read."""
 
     def take_in(self, got: int) -> bool:
-        """Take so many bytes; return whether to read on."""
+        """Take ``got`` bytes from `space`; return whether to read on."""
 
     def failed(self, error: OSError) -> None:
         """Take the error that ends the connection."""
@@ -45,7 +45,7 @@ class Handler(Protocol):
 
 
 def read_while(waits: Callable[[], bool], what: Iterable[SocketByTurns], seconds: float) -> None:
-    """Read sockets in this thread while ``waits()``, for so many seconds at most.
+    """Read sockets in this thread while ``waits()``, for ``seconds`` at most.
 
     All or none: what ends the waiting, but is not read here, is not noticed before.
     """
@@ -85,7 +85,7 @@ class SocketByTurns(socket.socket):
     handler : Handler
         Takes what is read.
     writing : threading.Lock
-        Held by who writes.
+        Held while something is written.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class SocketByTurns(socket.socket):
         self.unsent: deque[memoryview] = deque()
         self._loop, self._handler = asyncio.get_running_loop(), handler
         self._writing = writing
-        self._turn = threading.Lock()  # of who reads; nobody waits for it
+        self._turn = threading.Lock()  # held by the reader; nobody waits for it
         self._gate: select.epoll | None = None
         self._watched = self._writes = self._ended = False
         if not stream.closed():
@@ -179,7 +179,7 @@ class SocketByTurns(socket.socket):
                 self._loop.add_writer(self, self.write_on)
             return
         except OSError:
-            self.unsent.clear()  # who reads learns of it
+            self.unsent.clear()  # the reader gets the error
         if self._writes and not self._ended:
             self._writes = False
             self._loop.remove_writer(self)
@@ -210,7 +210,10 @@ class SocketByTurns(socket.socket):
             self._end()
 
     def read_on(self) -> bool:
-        """Read what is here, without waiting; by who has the turn. Return whether it was wanted."""
+        """Read what is here, without waiting; called by the holder of the turn.
+
+        Returns whether it was wanted.
+        """
         got, wanted, more = 0, False, True
         try:
             while self._handler.take_in(got) and more:
