@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import psnb
@@ -61,3 +62,8 @@ def test_an_array_in_the_wrong_place_is_refused_in_one_line(call: Callable[[], o
 def test_the_words_of_paddle_for_dtypes_mean_what_they_do_there() -> None:
     assert Slot("a", "int64") == Slot("a", "uint64")
     assert Slot("a", "float", (1,)) == Slot("a", "float32", (1,))
+
+
+def test_a_frame_in_place_of_files_is_sent_to_from_table() -> None:
+    with pytest.raises(ConfigurationError, match=r"<DataFrame \(2, 1\)>: .*Dataset.from_table"):
+        Dataset.csv(pd.DataFrame({"a": [1, 2]}))  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,25 @@ def test_numbers_go_up(tmp_path: Path) -> None:
     for _ in range(3):
         save(tmp_path)
     assert names(tmp_path) == ["ckpt-000001", "ckpt-000002", "ckpt-000003"]
+
+
+def test_a_folder_that_was_removed_is_made_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = LocalStore(tmp_path / "here")
+    store.prepare()
+    save(store.path)
+    assert caplog.text == ""
+    shutil.rmtree(store.path)
+    with store.partial() as made:
+        assert made.folder.parent == store.path
+    assert "was gone, with its checkpoints" in caplog.text
+
+
+def test_the_parents_of_a_folder_are_not_made_anew(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), LocalStore(tmp_path / "disk" / "here").partial():
+        pass
+    assert not [*tmp_path.iterdir()]
 
 
 def test_numbers_go_on_past_six_digits(tmp_path: Path) -> None:

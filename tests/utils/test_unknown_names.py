@@ -33,6 +33,9 @@ def test_metrics_say_which_there_are() -> None:
     with pytest.raises(KeyError) as error:
         states["accuracy"]
     assert error.value.__notes__ == ["there is no metric 'accuracy'; there are loss"]
+    with pytest.raises(KeyError) as error:
+        states.results()["accuracy"]
+    assert error.value.__notes__ == ["there is no metric 'accuracy'; there are loss"]
 
 
 def test_a_plot_of_a_name_alone_is_of_that_metric() -> None:

@@ -214,6 +214,10 @@ class LocalStore(CheckpointStore):
 
     @contextmanager
     def partial(self) -> Iterator[PartialCheckpoint]:
+        with suppress(FileExistsError):
+            # Its parents are not made: what was to be mounted there may be missing.
+            self.path.mkdir()
+            logger.warning("%s was gone, with its checkpoints: it is made anew", self.path)
         path = self._hidden()
         try:
             with self.alone():  # so that it is not seen before it is locked

@@ -169,7 +169,8 @@ class MetricStates(Mapping[str, MetricState]):
 
     def results(self) -> dict[str, float]:
         """Return the value of each metric; NaN for one that has none."""
-        return {name: state.result() for name, state in self._states.items()}
+        found = {name: state.result() for name, state in self._states.items()}
+        return Named(found, "metric")
 
     def since(self, earlier: Mapping[str, MetricState]) -> MetricStates:
         """Return the states since an earlier moment; unchanged names are left out.

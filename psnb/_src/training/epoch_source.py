@@ -130,5 +130,6 @@ def _check(dataset: Any) -> None:
     if not isinstance(dataset, Dataset | QueueDataset | InMemoryDataset | Epochs):
         raise ConfigurationError(
             "a trainer takes a dataset of psnb.data, or what create_per_worker_dataset(..., "
-            f"sharding='dynamic') returns, or of one in memory; found {shown(dataset)}"
+            "sharding='dynamic') returns, or of one in memory; Dataset.from_table takes a frame; "
+            f"found {shown(dataset)}"
         )

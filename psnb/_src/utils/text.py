@@ -147,13 +147,18 @@ _BRIEF = _Brief()
 
 
 def _as_array(value: object) -> str:
-    """Return class, shape and dtype of an array of any library with axes; else an empty text."""
+    """Return class, shape and dtype of an array of any library with axes, or of a frame.
+
+    Of anything else, it is an empty text.
+    """
     try:
         shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     except Exception:  # of an array that is closed, for example
         return ""
-    if not isinstance(shape, tuple) or not shape or dtype is None:
+    if not isinstance(shape, tuple) or not shape:
         return ""
+    if dtype is None:
+        return f"<{type(value).__name__} {shape}>" if hasattr(value, "columns") else ""
     return f"<{type(value).__name__} {tuple(shape)} of {dtype}>"
 
 

@@ -67,6 +67,10 @@ def list_files(patterns: str | os.PathLike[str] | Sequence[str | os.PathLike[str
     DatasetError
         If nothing matches a pattern, or the filesystem cannot be asked.
     """
+    if hasattr(patterns, "columns"):  # iterated, it would be the names of these
+        raise ConfigurationError(
+            f"files must be paths, found {shown(patterns)}: psnb.data.Dataset.from_table takes it"
+        )
     several: list[Any] = [patterns]
     if isinstance(patterns, Iterable) and not isinstance(patterns, (str, os.PathLike)):
         several = list(patterns)
