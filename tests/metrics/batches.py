@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +35,51 @@ BINARY: list[Any] = [
 CLASSES: list[Any] = [metrics.Accuracy(), metrics.TopK(2)]
 """Metrics of the numbers of classes and of scores of each."""
 
-ALL = [*BINARY, *CLASSES, metrics.Mean()]
+QUERIES: list[Any] = [metrics.NDCG(3), metrics.HitRate(2), metrics.MRR(None)]
+"""Metrics of queries and their candidates."""
+
+
+@dataclass(frozen=True)
+class BySlice:
+    """A metric taken by a key that follows from each example; a metric itself, for these tests."""
+
+    metric: Any
+    slices: int = 100
+
+    def __call__(self, labels: Any, scores: Any, weights: Any = None) -> metrics.MetricState:
+        return self.metric(labels, scores, weights, by=key_of(scores), slices=self.slices)
+
+    def empty(self) -> metrics.MetricState:
+        return self([], []).metric.empty()
+
+
+@dataclass(frozen=True)
+class ByGroup:
+    """A metric of groups that follow from the examples."""
+
+    metric: Any
+    by: bool = False
+
+    def __call__(self, labels: Any, scores: Any, weights: Any = None) -> metrics.MetricState:
+        groups = np.asarray(np.asarray(scores) * 997, np.int64) % 11
+        by = key_of(scores) if self.by else None
+        return self.metric(labels, scores, weights, groups=groups, by=by)
+
+    def empty(self) -> metrics.MetricState:
+        return self([], []).metric.empty()
+
+
+def key_of(scores: Any) -> np.ndarray:
+    """Return one of five texts for each score."""
+    return np.array(["A", "B", "C", "Ä", ""], object)[np.asarray(np.asarray(scores) * 89, int) % 5]
+
+
+SLICED: list[Any] = [BySlice(each) for each in BINARY]
+GROUPED: list[Any] = [ByGroup(metrics.GroupAUC()), ByGroup(metrics.GroupAUC(), by=True)]
+COUNTED: list[Any] = [ByGroup(each, by) for each in QUERIES for by in (False, True)]
+"""Metrics of queries in groups, which take no weights."""
+
+ALL = [*BINARY, *CLASSES, *QUERIES, *SLICED, *GROUPED, *COUNTED, metrics.Mean()]
 
 
 def binary(
@@ -63,4 +108,9 @@ def call(
         return metric(batch.scores * 10.0 ** random.integers(-8, 9, size), batch.weights)
     if isinstance(metric, metrics.TopK):
         return metric(*classes(random, size, weighted))
+    if metric in QUERIES:
+        scores, weights = random.integers(4, size=(size, 6)), random.random(size) + 0.01
+        return metric(random.integers(3, size=(size, 6)), scores, weights if weighted else None)
+    if metric in COUNTED:
+        return metric(*binary(random, size))
     return metric(*binary(random, size, weighted))

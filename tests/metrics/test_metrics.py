@@ -20,13 +20,14 @@ AUCS = [metrics.AUC(), metrics.AUC(buckets=None)]
 CONCRETE = [
     getattr(metrics, name)
     for name in metrics.__all__
-    if name not in ("MergeableMetric", "MetricState", "MetricStates")
+    if not name.startswith(("Mergeable", "MetricState", "Slice"))
 ]
 
 
 def test_the_public_names_are_these() -> None:
-    kinds = "AUC MAE PRAUC RMSE Accuracy Calibration LogLoss Mean NormalizedEntropy TopK"
-    bases = "MergeableMetric MetricState MetricStates"
+    kinds = "AUC MAE MRR NDCG PRAUC RMSE Accuracy Calibration GroupAUC HitRate LogLoss Mean"
+    kinds += " NormalizedEntropy TopK"
+    bases = "MergeableMetric MetricState MetricStates SliceRow SliceTable"
     assert sorted(metrics.__all__) == sorted(f"{kinds} {bases}".split())
 
 
@@ -41,7 +42,9 @@ def test_a_metric_is_documented_with_an_equation_and_an_example(kind: type) -> N
 
 
 @pytest.mark.parametrize(
-    "kind", [*CONCRETE, metrics.MetricState, metrics.MetricStates], ids=lambda kind: kind.__name__
+    "kind",
+    [*CONCRETE, metrics.MetricState, metrics.MetricStates, metrics.SliceTable],
+    ids=lambda kind: kind.__name__,
 )
 def test_the_examples_in_docstrings_print_what_they_say(kind: type) -> None:
     module = importlib.import_module(kind.__module__)

@@ -31,6 +31,17 @@ def test_states_are_the_same_to_the_bit_after_they_were_saved() -> None:
     states = {str(number): metric(LABELS, SCORES) for number, metric in enumerate(ALL)}
     states["mean"] = metrics.Mean()(SCORES)
     states["top"] = metrics.TopK(2)(LABELS, np.stack([SCORES, 1 - SCORES, SCORES], 1))
+    states["by"] = metrics.AUC()(LABELS, SCORES, by=LABELS + 7)
+    states["by text"] = metrics.LogLoss()(
+        LABELS, SCORES, by=np.array(["x", "yy"])[LABELS], slices=1
+    )
+    states["groups"] = metrics.GroupAUC(20)(LABELS, SCORES, groups=np.arange(100) % 9)
+    both = {"groups": np.arange(100) % 9, "by": LABELS == 0}
+    states["groups by"] = metrics.GroupAUC()(LABELS, SCORES, **both)
+    states["ndcg"] = metrics.NDCG()(LABELS, SCORES, **both)
+    states["hit"] = metrics.HitRate(k=None)(LABELS.reshape(10, 10), SCORES.reshape(10, 10))
+    states["mrr"] = metrics.MRR()(LABELS, SCORES, groups=LABELS)
+    states["empty by"] = states["by"].metric.empty()
     states["empty"] = metrics.AUC(buckets=None).empty()
     found = loaded_states(through_json(saved_states(states)))
     assert dict(found) == states
@@ -40,7 +51,10 @@ def test_states_are_the_same_to_the_bit_after_they_were_saved() -> None:
 def test_each_metric_of_psnb_can_be_saved() -> None:
     kinds = {each for each in vars(metrics).values() if isinstance(each, type)}
     own = {each for each in kinds if issubclass(each, MergeableMetric)} - {MergeableMetric}
-    assert own == {type(each) for each in ALL} | {metrics.Mean, metrics.TopK}
+    assert own == {type(each) for each in ALL} | {
+        *(metrics.Mean, metrics.TopK, metrics.GroupAUC),
+        *(metrics.NDCG, metrics.HitRate, metrics.MRR),
+    }
 
 
 def test_a_users_own_and_a_large_one_are_left_out() -> None:

@@ -28,23 +28,38 @@ _MOST = 1 << 20  # numbers summed in float64 at once: 2**20 halves of 27 bits st
 
 def exact_total(numbers: np.ndarray) -> int:
     """Return the sum of finite float64 numbers, of shape ``(n,)``, in units of 2**-1074."""
-    total = 0
+    return exact_totals(numbers, None, 1)[0]
+
+
+def exact_totals(numbers: np.ndarray, owners: np.ndarray | None, count: int) -> list[int]:
+    """Return sums of finite float64 numbers, of shape ``(n,)``, in units of 2**-1074.
+
+    Each number is added to the sum of its owner, from 0 to ``count - 1``; without owners all to the
+    first.
+    """
+    totals = [0] * count
     for start in range(0, numbers.size, _MOST):
-        bits = np.ascontiguousarray(numbers[start : start + _MOST], np.float64).view(np.int64)
+        part = slice(start, start + _MOST)
+        bits = np.ascontiguousarray(numbers[part], np.float64).view(np.int64)
         exponents = (bits >> 52) & 0x7FF
         fractions = (bits & (1 << 52) - 1) | ((exponents > 0).astype(np.int64) << 52)
         np.negative(fractions, out=fractions, where=bits < 0)
         # In units of 2**-1074 a number is its fraction, shifted; below 2**-1022 it is not shifted.
-        shifts = np.maximum(exponents, 1) - 1
-        lowest = int(shifts.min())
-        shifts -= lowest
+        places = np.maximum(exponents, 1) - 1
+        lowest = int(places.min())
+        places -= lowest
+        width = int(places.max()) + 1
+        if owners is not None:
+            places += owners[part] * width
         # Each sum of halves is a whole number below 2**53, so it is exact.
-        uppers = np.bincount(shifts, fractions >> _HALF).tolist()
-        lowers = np.bincount(shifts, fractions & (1 << _HALF) - 1).tolist()
-        for shift, (upper, lower) in enumerate(zip(uppers, lowers, strict=True), lowest):
-            if upper or lower:
-                total += (int(upper) << _HALF) + int(lower) << shift
-    return total
+        uppers = np.bincount(places, fractions >> _HALF)
+        lowers = np.bincount(places, fractions & (1 << _HALF) - 1)
+        held = np.flatnonzero((uppers != 0) | (lowers != 0))
+        halves = uppers[held].tolist(), lowers[held].tolist()
+        for place, upper, lower in zip(held.tolist(), *halves, strict=True):
+            owner, shift = divmod(place, width)
+            totals[owner] += (int(upper) << _HALF) + int(lower) << shift + lowest
+    return totals
 
 
 def whole_total(number: int) -> int:

@@ -41,6 +41,15 @@ class StateForm(ABC):
     def subtract(self, whole: np.ndarray, part: np.ndarray) -> np.ndarray:
         """Return the state of the other examples, of which ``whole`` has more than ``part``."""
 
+    def to_bytes(self, array: np.ndarray) -> bytes:
+        """Return a state as bytes, of which `of_bytes` makes it again."""
+        return array.tobytes()
+
+    def of_bytes(self, data: bytes) -> np.ndarray:
+        """Return the state; raises ValueError if it has another size."""
+        empty = self.zeros()
+        return np.frombuffer(data, empty.dtype).reshape(-1, *empty.shape[1:]).copy()
+
     def fits(self, array: np.ndarray) -> bool:
         """Return whether an array has the dtype and shape of such a state."""
         empty = self.zeros()

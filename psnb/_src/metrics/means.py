@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -22,18 +24,32 @@ from psnb._src.metrics.checks import (
 from psnb._src.metrics.exact_sums import exact_total, rounded, to_totals, to_words, whole_total
 from psnb._src.metrics.forms import ExactSums
 from psnb._src.metrics.metric import MergeableMetric, MetricState
+from psnb._src.metrics.rows import SumRows
+from psnb._src.metrics.slices import SLICES, sliced
 from psnb._src.utils.checks import integer, is_number
 from psnb.errors import ConfigurationError
 
 
-def total(what: str, terms: np.ndarray, weights: np.ndarray | None) -> int:
-    """Return an exact sum of terms times weights; each product is rounded to float64."""
-    if terms.dtype == bool and weights is None:
-        return whole_total(int(np.count_nonzero(terms)))
+def products(what: str, terms: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Return terms times weights, each rounded to float64; bools stay bools without weights."""
     if weights is None:
-        return exact_total(terms.astype(np.float64, copy=False))
+        return terms if terms.dtype == bool else terms.astype(np.float64, copy=False)
     with np.errstate(over="ignore"):
-        return exact_total(require_finite(f"{what} times the weights", terms * weights))
+        return require_finite(f"{what} times the weights", terms * weights)
+
+
+def total(terms: np.ndarray) -> int:
+    """Return the exact sum of bools or float64 numbers."""
+    if terms.dtype == bool:
+        return whole_total(int(np.count_nonzero(terms)))
+    return exact_total(terms)
+
+
+class Slicing(NamedTuple):
+    """How a batch is cut into slices."""
+
+    by: Any = None
+    slices: int = SLICES
 
 
 @dataclass(frozen=True)
@@ -47,19 +63,33 @@ class MetricOfSums(MergeableMetric):
         """The sums."""
         return ExactSums(self.sums)
 
-    def state_of(self, *totals: int) -> MetricState:
-        """Return a state of these sums."""
-        return MetricState(self, to_words(totals))
+    @property
+    def rows(self) -> SumRows:
+        """The sums of each slice."""
+        return SumRows(self.sums)
+
+    def state_of(
+        self, columns: Sequence[np.ndarray], weights: np.ndarray | None, slicing: Slicing
+    ) -> MetricState:
+        """Return a state of sums, from what each example adds to each: bool or float64."""
+        if slicing.by is None:
+            return MetricState(self, to_words([total(each) for each in columns]))
+        size, rows = columns[0].size, partial(self.rows.of, columns)
+        return sliced(self, slicing.by, slicing.slices, size, weights, rows)
 
 
 @dataclass(frozen=True)
 class WeightedMean(MetricOfSums):
     """The state is two exact sums: of terms times weights, and of weights."""
 
-    def mean_of(self, what: str, terms: np.ndarray, weights: np.ndarray | None) -> MetricState:
+    best = -math.inf
+
+    def mean_of(
+        self, what: str, terms: np.ndarray, weights: np.ndarray | None, slicing: Slicing
+    ) -> MetricState:
         """Return the state of these terms, float64 or bool, one for each example."""
-        whole = whole_total(terms.size) if weights is None else exact_total(weights)
-        return self.state_of(total(what, terms, weights), whole)
+        counts = np.ones(terms.size, bool) if weights is None else weights
+        return self.state_of([products(what, terms, weights), counts], weights, slicing)
 
     def evaluate(self, array: np.ndarray) -> float | str:
         """Return the mean, rounded once."""
@@ -94,11 +124,20 @@ class TopK(WeightedMean):
     """
 
     k: int = 5
+    best = math.inf
 
     def __post_init__(self) -> None:
         integer("TopK: k", self.k, 1)
 
-    def __call__(self, labels: Any, scores: Any, weights: Any = None) -> MetricState:
+    def __call__(
+        self,
+        labels: Any,
+        scores: Any,
+        weights: Any = None,
+        *,
+        by: Any = None,
+        slices: int = SLICES,
+    ) -> MetricState:
         """Return the state of a batch.
 
         Parameters
@@ -109,6 +148,10 @@ class TopK(WeightedMean):
             Finite numbers of shape ``(examples, classes)``.
         weights : array_like, optional
             How much each example counts, 0 or more; of shape ``(examples,)``.
+        by : array_like, optional
+            A key for each example, by which the metric is taken too: see `MetricState.slices`.
+        slices : int
+            How many slices have a value of their own, at most; from 1 to 1,000.
 
         Raises
         ------
@@ -120,7 +163,7 @@ class TopK(WeightedMean):
         earlier = np.arange(array.shape[1]) < right[:, np.newaxis]
         before = (array > own) | ((array == own) & earlier)
         hit = np.count_nonzero(before, axis=1) < self.k
-        return self.mean_of("hits", hit, weights_of(weights, hit.size))
+        return self.mean_of("hits", hit, weights_of(weights, hit.size), Slicing(by, slices))
 
 
 @dataclass(frozen=True)
@@ -137,7 +180,14 @@ class Mean(WeightedMean):
     3.0
     """
 
-    def __call__(self, values: Any, weights: Any = None) -> MetricState:
+    def __call__(
+        self,
+        values: Any,
+        weights: Any = None,
+        *,
+        by: Any = None,
+        slices: int = SLICES,
+    ) -> MetricState:
         """Return the state of a batch.
 
         Parameters
@@ -146,6 +196,10 @@ class Mean(WeightedMean):
             Finite numbers of shape ``(examples,)``, or one number.
         weights : array_like, optional
             How much each counts, 0 or more; of the same shape. By default each counts 1.
+        by : array_like, optional
+            A key for each example, by which the metric is taken too: see `MetricState.slices`.
+        slices : int
+            How many slices have a value of their own, at most; from 1 to 1,000.
 
         Raises
         ------
@@ -153,7 +207,7 @@ class Mean(WeightedMean):
             If the shapes, dtypes or numbers are not as described.
         """
         array = column("values", values).astype(np.float64, copy=False)
-        return self.mean_of("values", array, weights_of(weights, array.size))
+        return self.mean_of("values", array, weights_of(weights, array.size), Slicing(by, slices))
 
 
 def differences(
@@ -181,7 +235,15 @@ class MAE(WeightedMean):
     2.0
     """
 
-    def __call__(self, labels: Any, predictions: Any, weights: Any = None) -> MetricState:
+    def __call__(
+        self,
+        labels: Any,
+        predictions: Any,
+        weights: Any = None,
+        *,
+        by: Any = None,
+        slices: int = SLICES,
+    ) -> MetricState:
         """Return the state of a batch.
 
         Parameters
@@ -190,6 +252,10 @@ class MAE(WeightedMean):
             Finite numbers of shape ``(examples,)``.
         weights : array_like, optional
             How much each example counts, 0 or more; of the same shape.
+        by : array_like, optional
+            A key for each example, by which the metric is taken too: see `MetricState.slices`.
+        slices : int
+            How many slices have a value of their own, at most; from 1 to 1,000.
 
         Raises
         ------
@@ -197,7 +263,7 @@ class MAE(WeightedMean):
             If the shapes, dtypes or numbers are not as described.
         """
         errors, checked = differences(labels, predictions, weights)
-        return self.mean_of("errors", np.abs(errors), checked)
+        return self.mean_of("errors", np.abs(errors), checked, Slicing(by, slices))
 
 
 @dataclass(frozen=True)
@@ -214,12 +280,20 @@ class RMSE(WeightedMean):
     True
     """
 
-    def __call__(self, labels: Any, predictions: Any, weights: Any = None) -> MetricState:
+    def __call__(
+        self,
+        labels: Any,
+        predictions: Any,
+        weights: Any = None,
+        *,
+        by: Any = None,
+        slices: int = SLICES,
+    ) -> MetricState:
         """Return the state of a batch; the arguments are those of `MAE`."""
         errors, checked = differences(labels, predictions, weights)
         with np.errstate(over="ignore"):
             squares = require_finite("squared errors", errors * errors)
-        return self.mean_of("squared errors", squares, checked)
+        return self.mean_of("squared errors", squares, checked, Slicing(by, slices))
 
     def evaluate(self, array: np.ndarray) -> float | str:
         """Return the root of the mean."""
@@ -256,12 +330,21 @@ class Accuracy(WeightedMean):
     """
 
     threshold: float = 0.5
+    best = math.inf
 
     def __post_init__(self) -> None:
         if not is_number(self.threshold):
             raise ConfigurationError(f"Accuracy: threshold must be a number: {self.threshold!r}")
 
-    def __call__(self, labels: Any, scores: Any, weights: Any = None) -> MetricState:
+    def __call__(
+        self,
+        labels: Any,
+        scores: Any,
+        weights: Any = None,
+        *,
+        by: Any = None,
+        slices: int = SLICES,
+    ) -> MetricState:
         """Return the state of a batch.
 
         Parameters
@@ -272,6 +355,10 @@ class Accuracy(WeightedMean):
             Finite numbers of shape ``(examples,)``, or ``(examples, classes)``.
         weights : array_like, optional
             How much each example counts, 0 or more; of shape ``(examples,)``.
+        by : array_like, optional
+            A key for each example, by which the metric is taken too: see `MetricState.slices`.
+        slices : int
+            How many slices have a value of their own, at most; from 1 to 1,000.
 
         Raises
         ------
@@ -285,7 +372,7 @@ class Accuracy(WeightedMean):
         else:
             positive = binary(labels)
             hit = (column("scores", array, positive.size) > self.threshold) == positive
-        return self.mean_of("hits", hit, weights_of(weights, hit.size))
+        return self.mean_of("hits", hit, weights_of(weights, hit.size), Slicing(by, slices))
 
 
 def probable(
@@ -322,7 +409,15 @@ class LogLoss(WeightedMean):
     0.367
     """
 
-    def __call__(self, labels: Any, predictions: Any, weights: Any = None) -> MetricState:
+    def __call__(
+        self,
+        labels: Any,
+        predictions: Any,
+        weights: Any = None,
+        *,
+        by: Any = None,
+        slices: int = SLICES,
+    ) -> MetricState:
         """Return the state of a batch.
 
         Parameters
@@ -333,6 +428,10 @@ class LogLoss(WeightedMean):
             The probabilities of 1, from 0 to 1, of the same shape.
         weights : array_like, optional
             How much each example counts, 0 or more; of the same shape.
+        by : array_like, optional
+            A key for each example, by which the metric is taken too: see `MetricState.slices`.
+        slices : int
+            How many slices have a value of their own, at most; from 1 to 1,000.
 
         Raises
         ------
@@ -340,7 +439,8 @@ class LogLoss(WeightedMean):
             If the shapes, dtypes or numbers are not as described.
         """
         positive, array, checked = probable(labels, predictions, weights)
-        return self.mean_of("losses", cross_entropy(positive, array), checked)
+        losses = cross_entropy(positive, array)
+        return self.mean_of("losses", losses, checked, Slicing(by, slices))
 
 
 @dataclass(frozen=True)
@@ -364,15 +464,25 @@ class NormalizedEntropy(MetricOfSums):
     """
 
     sums = 3
+    best = -math.inf
 
-    def __call__(self, labels: Any, predictions: Any, weights: Any = None) -> MetricState:
+    def __call__(
+        self,
+        labels: Any,
+        predictions: Any,
+        weights: Any = None,
+        *,
+        by: Any = None,
+        slices: int = SLICES,
+    ) -> MetricState:
         """Return the state of a batch; the arguments are those of `LogLoss`."""
         positive, array, checked = probable(labels, predictions, weights)
-        return self.state_of(
-            total("losses", cross_entropy(positive, array), checked),
-            total("labels", positive, checked),
-            total("weights", np.ones(positive.size, bool), checked),
-        )
+        columns = [
+            products("losses", cross_entropy(positive, array), checked),
+            products("labels", positive, checked),
+            np.ones(positive.size, bool) if checked is None else checked,
+        ]
+        return self.state_of(columns, checked, Slicing(by, slices))
 
     def evaluate(self, array: np.ndarray) -> float | str:
         """Return the quotient."""
@@ -402,11 +512,24 @@ class Calibration(MetricOfSums):
     1.6
     """
 
-    def __call__(self, labels: Any, predictions: Any, weights: Any = None) -> MetricState:
+    best = 1.0
+
+    def __call__(
+        self,
+        labels: Any,
+        predictions: Any,
+        weights: Any = None,
+        *,
+        by: Any = None,
+        slices: int = SLICES,
+    ) -> MetricState:
         """Return the state of a batch; the arguments are those of `LogLoss`."""
         positive, array, checked = probable(labels, predictions, weights)
-        predicted = total("predictions", array.astype(np.float64), checked)
-        return self.state_of(total("labels", positive, checked), predicted)
+        columns = [
+            products("labels", positive, checked),
+            products("predictions", array.astype(np.float64), checked),
+        ]
+        return self.state_of(columns, checked, Slicing(by, slices))
 
     def evaluate(self, array: np.ndarray) -> float | str:
         """Return the quotient, rounded once."""

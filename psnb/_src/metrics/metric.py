@@ -10,11 +10,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from psnb._src.metrics.forms import StateForm
+from psnb._src.metrics.rows import RowKind
+from psnb._src.metrics.slice_table import SliceTable
+from psnb._src.utils.config import Described
 from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb._src.utils.text import Named
 from psnb.errors import ConfigurationError
@@ -82,6 +85,20 @@ class MetricState(SaysWhatToUse):
         value = self._metric.evaluate(self._array)
         return value if isinstance(value, str) else ""
 
+    @property
+    def slices(self) -> SliceTable:
+        """The values by slice, the worst first; empty if the metric was called without ``by``."""
+        return self._metric.slice_table(self._array)
+
+    @property
+    def coverage(self) -> float:
+        """Of which share of the examples the value is, by weight.
+
+        1 of nearly all metrics; less of a metric of groups that holds a sample of them, as they are
+        more than its ``capacity``.
+        """
+        return self._metric.coverage(self._array)
+
     def __float__(self) -> float:
         return self.result()
 
@@ -99,11 +116,14 @@ class MetricState(SaysWhatToUse):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MetricState):
             return NotImplemented
-        return self._metric == other._metric and np.array_equal(self._array, other._array)
+        one, two = self._array, other._array
+        same = self._metric == other._metric and one.dtype == two.dtype and one.shape == two.shape
+        return same and one.tobytes() == two.tobytes()
 
     def __repr__(self) -> str:
-        reason = self.reason
-        return f"<psnb.MetricState {self._metric}: {reason or f'{self.result():.6g}'}>"
+        value = self.reason or f"{self.result():.6g}"
+        part = "" if self.coverage == 1 else f", of {self.coverage:.1%} of the examples"
+        return f"<psnb.MetricState {self._metric}: {value}{part}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (self._metric, *packed(self._array))
@@ -204,11 +224,19 @@ def united(earlier: Mapping[str, MetricState], later: Mapping[str, MetricState])
 
 
 @dataclass(frozen=True)
-class MergeableMetric(SaysWhatToUse, ABC):
+class MergeableMetric(SaysWhatToUse, Described, ABC):
     """A description of a metric, without any data: frozen, and cheap to pickle.
 
     Call it with a batch to get a `MetricState`. States of equal metrics can be added.
+
+    Attributes
+    ----------
+    best : float
+        The best value, by which slices are sorted: infinite if a higher one is better, minus
+        infinity if a lower one is, 1 of a quotient.
     """
+
+    best: ClassVar[float] = math.inf
 
     @property
     @abstractmethod
@@ -218,6 +246,23 @@ class MergeableMetric(SaysWhatToUse, ABC):
     @abstractmethod
     def evaluate(self, array: np.ndarray) -> float | str:
         """Return the value of a state's array, or a text that says why it has none."""
+
+    @property
+    def rows(self) -> RowKind | None:
+        """What its states by slice are made of; None if it cannot be taken by slice."""
+        return None
+
+    def whole(self, array: np.ndarray) -> np.ndarray:
+        """Return a state's array of all slices together."""
+        return array
+
+    def slice_table(self, array: np.ndarray) -> SliceTable:
+        """Return the values by slice of a state's array."""
+        return SliceTable()
+
+    def coverage(self, array: np.ndarray) -> float:
+        """Return of which share of the examples the value of a state's array is."""
+        return 1.0
 
     def empty(self) -> MetricState:
         """Return the state of no examples; adding it changes nothing."""
@@ -233,10 +278,13 @@ def packed(array: np.ndarray) -> Packed:
 
     The places take 2 or 4 bytes each, or one bit for each number, whichever is less. The binary
     zeros that all values have at their end are left out, and they take as few bytes as the largest
-    allows. An array with fields is taken as it is.
+    allows. Of an array with fields, these are its bytes.
     """
     if array.dtype.names:
-        return array.dtype.descr, array.shape, "", 0, b"", array.tobytes()
+        data = np.frombuffer(array.tobytes(), "u1")
+        held = data != 0
+        those = data[held].tobytes()
+        return array.dtype.descr, array.shape, "", 0, np.packbits(held).tobytes(), those
     flat = array.ravel()
     places = np.flatnonzero(flat)
     values = flat[places]
@@ -260,7 +308,11 @@ def unpacked(parts: Packed) -> np.ndarray:
     """Return the array."""
     dtype, shape, smallest, shift, where, packed_values = parts
     if not smallest:
-        return np.frombuffer(packed_values, dtype).reshape(shape)
+        kind = np.dtype(dtype)
+        data = np.zeros(kind.itemsize * math.prod(shape), "u1")
+        held = np.unpackbits(np.frombuffer(where, "u1"), count=data.size).view(bool)
+        data[held] = np.frombuffer(packed_values, "u1")
+        return data.view(kind).reshape(shape)
     array = np.zeros(shape, dtype)
     flat = array.reshape(-1)
     values = np.frombuffer(packed_values, smallest).astype(dtype)

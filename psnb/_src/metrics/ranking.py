@@ -20,6 +20,8 @@ from psnb._src.metrics.forms import (
     carried,
 )
 from psnb._src.metrics.metric import MergeableMetric, MetricState
+from psnb._src.metrics.rows import ScoreRows
+from psnb._src.metrics.slices import SLICES, sliced
 from psnb._src.utils.checks import integer
 from psnb.errors import ConfigurationError
 
@@ -44,7 +46,20 @@ class RankingMetric(MergeableMetric):
         """Counts of buckets, or of scores."""
         return ScoreCounts() if self.buckets is None else BucketCounts(self.buckets)
 
-    def __call__(self, labels: Any, scores: Any, weights: Any = None) -> MetricState:
+    @property
+    def rows(self) -> ScoreRows:
+        """The counts of each slice."""
+        return ScoreRows(self.buckets)
+
+    def __call__(
+        self,
+        labels: Any,
+        scores: Any,
+        weights: Any = None,
+        *,
+        by: Any = None,
+        slices: int = SLICES,
+    ) -> MetricState:
         """Return the state of a batch.
 
         Parameters
@@ -58,6 +73,10 @@ class RankingMetric(MergeableMetric):
             ``2**32`` in one batch. They are rounded to multiples of ``2**-72``, so that counts are
             whole and adding them is exact: from ``2**-20`` on none changes, smaller ones by at
             most a part of ``2**-31``, which `error_bound` includes.
+        by : array_like, optional
+            A key for each example, by which the metric is taken too: see `MetricState.slices`.
+        slices : int
+            How many slices have a value of their own, at most; from 1 to 1,000.
 
         Raises
         ------
@@ -66,7 +85,9 @@ class RankingMetric(MergeableMetric):
         """
         positive = binary(labels)
         size, side = positive.size, positive.astype(np.intp)
-        digits = _digits(weights_of(weights, size))
+        digits = digits_of(weights_of(weights, size))
+        if by is not None:
+            return self._by(by, slices, positive, scores, digits, weights)
         if self.buckets is None:
             array = column("scores", scores, size).astype(np.float64) + 0.0  # no negative zero
             counts = np.zeros((DIGITS, 2, size), np.int64)
@@ -84,14 +105,42 @@ class RankingMetric(MergeableMetric):
             counts[digit] = found.reshape(2, self.buckets)
         return MetricState(self, carried(counts))
 
+    def _by(
+        self,
+        by: Any,
+        slices: int,
+        positive: np.ndarray,
+        scores: Any,
+        digits: list[Any],
+        weights: Any,
+    ) -> MetricState:
+        size = positive.size
+        if self.buckets is None:
+            levels = column("scores", scores, size).astype(np.float64) + 0.0
+        else:
+            array = probabilities("scores", scores, size).astype(np.float64, copy=False)
+            levels = (array * (self.buckets - 1)).astype(np.intp).astype(np.float64)
+
+        def rows(owners: np.ndarray) -> np.ndarray:
+            made = np.zeros(size, self.rows.dtype)
+            made["slice"], made["score"] = owners, levels
+            for digit, each in enumerate(digits):
+                made["negatives"][:, digit] = np.where(positive, 0, each)
+                made["positives"][:, digit] = np.where(positive, each, 0)
+            return made
+
+        return sliced(self, by, slices, size, weights_of(weights, size), rows)
+
     def error_bound(self, state: MetricState) -> float:
         """Return by how much the value of a state differs at most from the exact area.
 
-        NaN if there is no value. Without buckets it is 0, or ``2**-29`` if weights were rounded.
+        NaN if there is no value. Without buckets it is 0, or ``2**-29`` if weights were rounded. Of
+        a state by slice, it is that of all examples.
         """
-        if isinstance(self.evaluate(state.array), str):
+        array = state.metric.whole(state.array)
+        if isinstance(self.evaluate(array), str):
             return math.nan
-        counts = self._counts(state.array)
+        counts = self._counts(array)
         # Four products and sums of weights, each off by a part of 2**-31 at most.
         rounded = 2.0**-29 if counts[1:].any() else 0.0
         return rounded + (0.0 if self.buckets is None else self.largest_error(*_values(counts)))
@@ -117,7 +166,7 @@ def _values(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return negatives, positives
 
 
-def _digits(weights: np.ndarray | None) -> list[Any]:
+def digits_of(weights: np.ndarray | None) -> list[Any]:
     """Return how many units each example counts, and the further digits."""
     if weights is None:
         return [UNIT]

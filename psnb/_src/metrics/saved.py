@@ -8,9 +8,9 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from msgspec import Struct
 
+from psnb._src.metrics.groups import GroupAUC
 from psnb._src.metrics.means import (
     MAE,
     RMSE,
@@ -22,13 +22,15 @@ from psnb._src.metrics.means import (
     TopK,
 )
 from psnb._src.metrics.metric import MergeableMetric, MetricState, MetricStates
+from psnb._src.metrics.queries import MRR, NDCG, Grouped, HitRate
 from psnb._src.metrics.ranking import AUC, PRAUC
+from psnb._src.metrics.slices import Sliced
 from psnb._src.utils.config import from_config, to_config
 from psnb._src.utils.sealed_json import typed
 
 _ALL: tuple[type[MergeableMetric], ...] = (
-    *(Accuracy, AUC, Calibration, LogLoss, MAE, Mean),
-    *(NormalizedEntropy, PRAUC, RMSE, TopK),
+    *(Accuracy, AUC, Calibration, GroupAUC, Grouped, HitRate, LogLoss, MAE, Mean, MRR, NDCG),
+    *(NormalizedEntropy, PRAUC, RMSE, Sliced, TopK),
 )
 
 _METRICS: dict[str, type] = {each.__name__: each for each in _ALL}
@@ -42,7 +44,9 @@ def saved_states(states: Mapping[str, MetricState]) -> dict[str, Any]:
     return {
         name: {
             "metric": to_config(state.metric),
-            "array": base64.b64encode(zlib.compress(state.array.tobytes(), 1)).decode(),
+            "array": base64.b64encode(
+                zlib.compress(state.metric.form.to_bytes(state.array), 1)
+            ).decode(),
         }
         for name, state in states.items()
         if type(state.metric) in _ALL and state.array.nbytes <= _MOST_BYTES
@@ -68,11 +72,9 @@ class _SavedState(Struct, forbid_unknown_fields=True):
 
 def _state(name: str, saved: _SavedState) -> MetricState:
     metric = from_config(f"metric {name!r:.80}", saved.metric, _METRICS)
-    zeros = metric.form.zeros()
     try:
         packed = base64.b64decode(saved.array, validate=True)
         data = zlib.decompressobj().decompress(packed, _MOST_BYTES)
     except (ValueError, binascii.Error, zlib.error) as error:
         raise ValueError(f"the state of {name!r:.80} is damaged: {error}") from error
-    array = np.frombuffer(data, zeros.dtype).reshape(-1, *zeros.shape[1:]).copy()
-    return MetricState(metric, array)
+    return MetricState(metric, metric.form.of_bytes(data))
