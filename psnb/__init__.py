@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from psnb import checkpoint, data, metrics
     from psnb._src.client.embedding import Embedding, EmbeddingStatistics, RowStatistics
     from psnb._src.client.pull import prefetch, pull, push
+    from psnb._src.client.tables.description import NormHistogram, TableDescription, UsedRows
     from psnb._src.client.text_ids import hash_ids
     from psnb._src.client.variable import Variable
     from psnb._src.cluster.links import connect
@@ -121,6 +122,7 @@ __all__ = [
     "MetricStatistics",
     "MinSize",
     "Momentum",
+    "NormHistogram",
     "Normal",
     "Optimizer",
     "ParameterServerStrategy",
@@ -141,12 +143,14 @@ __all__ = [
     "StoredStrategies",
     "StoredStrategy",
     "Sync",
+    "TableDescription",
     "TensorBoard",
     "Trainer",
     "TrainingHistory",
     "TrainingProgress",
     "TrainingSnapshot",
     "Uniform",
+    "UsedRows",
     "Variable",
     "Warmup",
     "WorkerContext",
@@ -195,6 +199,7 @@ _PLACES = {
     "monitor.failures": ("Failure",),
     "utils.phases": ("PhaseStatistics",),
     "client.embedding": ("Embedding", "EmbeddingStatistics", "RowStatistics"),
+    "client.tables.description": ("NormHistogram", "TableDescription", "UsedRows"),
     "client.variable": ("Variable",),
     "client.pull": ("prefetch", "pull", "push"),
     "client.text_ids": ("hash_ids",),

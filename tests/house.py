@@ -39,6 +39,7 @@ HEADERS = 2
 LONGER = {
     "coordinator/coordinator.py": "the public coordinator: most of it is documentation",
     "coordinator/scheduling/scheduler.py": "one state machine: an event may touch all of its state",
+    "client/embedding.py": "the public embedding: most of it is documentation",
     "strategy/strategy.py": "the public strategy: most of it is documentation",
 }
 """Files that may be longer, and why each is one subject."""

@@ -37,6 +37,7 @@ PUBLIC = [
     *("Schedule", "Warmup"),
     *("Admission", "Always", "CountFilter", "CtrAccessor", "Probability"),
     *("EmbeddingStatistics", "RowStatistics", "StalenessStatistics"),
+    *("NormHistogram", "TableDescription", "UsedRows"),
     *("Async", "BoundedStaleness", "Geo", "Sync"),
     *("Attached", "StoredStrategies", "StoredStrategy"),
     *("CheckpointStatistics", "Failure", "PhaseStatistics", "ServerStatistics"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import msgspec
 import numpy as np
@@ -10,8 +11,10 @@ import numpy as np
 from psnb._src.dask_compat.reach import unpickled
 from psnb._src.server import operations as ops
 from psnb._src.server.hashing import each_once
+from psnb._src.server.kernels import read_only
 from psnb._src.server.memory import require_room
 from psnb._src.server.optimizer import Optimizer, Workspace
+from psnb._src.server.scanning import keep_nearest, row_norms
 from psnb._src.server.tables import operations as table_ops
 from psnb._src.server.tables.admission import Always
 from psnb._src.server.tables.dense import DenseTable
@@ -76,6 +79,17 @@ def warm_up(creation: ops.CreateTable) -> None:
             small.run(table_ops.RecordUse(ids, counts, counts))
 
 
+@cache
+def warm_up_scans() -> None:
+    """Do the same for loops over all rows, which few tables need; once in a process."""
+    require_room(COMPILING)
+    query, ids = read_only(np.zeros((1, 1))), read_only(np.zeros(1, np.uint64))
+    for dtype in (np.float32, np.float64):
+        rows = read_only(np.zeros((1, 1), dtype))
+        keep_nearest(rows, ids, query, 0, np.zeros((1, 1)), np.zeros((1, 1), np.uint64), 0)
+        row_norms(rows, np.zeros(1))
+
+
 def _clipping(optimizer: Optimizer | None) -> Optimizer | None:
     """Return an optimizer that clips by norm, which may be switched on later, if it may."""
     clips = optimizer is not None and optimizer.by_element
@@ -93,10 +107,18 @@ _LONG = (ops.Packed, ops.CreateTable, ops.ReadsFiles)
 
 
 def takes_long(operation: table_ops.Operation) -> bool:
-    """Return whether an operation makes tables, reads files, or must be unpickled apart."""
+    """Return whether it makes tables, compiles loops, reads files or must be unpickled apart."""
     if isinstance(operation, ops.OnShard):
-        return isinstance(operation.operation, _LONG)
+        return isinstance(operation.operation, _LONG) or begins_scan(operation)
     return bool(to_make(operation))
+
+
+def begins_scan(operation: table_ops.Operation) -> bool:
+    """Return whether an operation is the first piece of a question about all rows of a table."""
+    match operation:
+        case ops.OnShard(_, table_ops.OnTables(_, table_ops.ScanRows(start=0))):
+            return True
+    return False
 
 
 def reads_files(operation: table_ops.Operation) -> bool:

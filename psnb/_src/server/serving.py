@@ -40,7 +40,16 @@ from psnb._src.dask_compat.plugins import actor_of, add_handler, remove_handler
 from psnb._src.dask_compat.reach import CONNECTION_KEPT, Comm, event_loop
 from psnb._src.placement.registry import ParameterServer
 from psnb._src.server import operations as ops
-from psnb._src.server.making import build, reads_files, takes_long, to_make, unpacked, warm_up
+from psnb._src.server.making import (
+    begins_scan,
+    build,
+    reads_files,
+    takes_long,
+    to_make,
+    unpacked,
+    warm_up,
+    warm_up_scans,
+)
 from psnb._src.server.memory import answers_in, refusal
 from psnb._src.server.messages import (
     Done,
@@ -311,6 +320,8 @@ def _made(request: ServerRequest) -> tuple[ServerRequest, Made]:
                     # Once here: JAX compiles what it calls first.
                     for value in hyperparameters.values():
                         rate_at(value, 0)
+            if begins_scan(operations[at]):
+                warm_up_scans()
         for shard, creation in to_make(operations[at]):
             with contextlib.suppress(Exception):
                 warm_up(creation)

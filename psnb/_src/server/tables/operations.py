@@ -276,6 +276,106 @@ class DescribeRows(TableOperation, frozen=True):
     """`SparseTable.describe_rows`."""
 
 
+class ScanRows(TableOperation, frozen=True):
+    """Asks for a piece of all rows, from ``start`` on; see `psnb._src.server.tables.looking`.
+
+    ``numbering`` is that of the piece before. The answer is None if rows have other numbers now.
+    """
+
+    start: int
+    numbering: str
+
+
+class FindNearest(ScanRows, frozen=True):
+    """Asks for the ``count`` rows nearest to each query (float64, ``(n, dim)``): `Nearest`."""
+
+    queries: np.ndarray
+    count: int
+    metric: int
+
+
+class MeasureRows(ScanRows, frozen=True):
+    """Asks for counts of norms and days, and so many of the most used ids: `Measured`."""
+
+    most_used: int
+
+
+class ListIds(ScanRows, frozen=True):
+    """Asks for those ids whose hashes have the bits ``part`` under a mask: `Listed`."""
+
+    part: int
+    mask: int
+
+
+class ReadRows(TableOperation, frozen=True):
+    """`psnb._src.server.tables.looking.read_rows`."""
+
+    ids: np.ndarray
+
+
+class Scanned(Message, frozen=True):
+    """The answer to a piece, and where the next one begins; None at the end."""
+
+    numbering: str
+    then: int | None
+
+
+class Nearest(Scanned, frozen=True):
+    """Ids of rows near to each query, and float64 keys, the less the nearer: ``(n, count)``."""
+
+    keys: np.ndarray
+    ids: np.ndarray
+
+
+class Measured(Scanned, frozen=True):
+    """What some rows are.
+
+    Attributes
+    ----------
+    rows, finite, zeros : int
+        How many there are, of which all numbers are finite, and of which all are 0.
+    total, least, most : float
+        The sum, the least and the largest of the norms that are finite.
+    bins, counts : numpy.ndarray
+        The numbers of bins with norms above 0, and how many are there; int64.
+    days : numpy.ndarray
+        How many rows were unseen for 0, 1, ... days; empty if that is not recorded.
+    used : numpy.ndarray
+        The ids with the highest scores, the highest first.
+    use : numpy.ndarray
+        Their shows, clicks, days unseen and scores, float64 ``(n, 4)``.
+    """
+
+    rows: int
+    finite: int
+    zeros: int
+    total: float
+    least: float
+    most: float
+    bins: np.ndarray
+    counts: np.ndarray
+    days: np.ndarray
+    used: np.ndarray
+    use: np.ndarray
+
+
+class Listed(Scanned, frozen=True):
+    """Ids of rows."""
+
+    ids: np.ndarray
+
+
+class RowsThere(Message, frozen=True):
+    """Which of some ids have a row (bool, ``(n,)``), and the rows of these."""
+
+    there: np.ndarray
+    values: np.ndarray
+
+
+MOST_FOUND = 1 << 18
+"""Ids that `Nearest` has at most, of all queries."""
+
+
 class SkipUpdates(TableWrite, frozen=True):
     """Counts updates, or rows of them, that were left out because they were not finite."""
 

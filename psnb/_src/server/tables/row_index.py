@@ -11,6 +11,8 @@ is changed. So it is if there is no memory, which raises MemoryError.
 
 from __future__ import annotations
 
+import uuid
+
 import numpy as np
 
 from psnb._src.server import hashing, kernels
@@ -29,7 +31,7 @@ _FIRST_SLOTS = 1024
 _NEVER = 2**31 - 1
 """More occurrences than the hash map can count."""
 
-_FIXED = object()
+_FIXED = "fixed"
 _ALL_MAY = np.empty(0, np.bool_)
 
 
@@ -52,7 +54,7 @@ class RowRequest:
         How many occurrences it takes to get one; 0 if no id gets a row now.
     repeats : tuple of numpy.ndarray, optional
         If ids that were asked for repeat: where in ``ids`` each is, and memory for the row of each.
-    numbering : object, optional
+    numbering : str, optional
         The numbering in which all of them have rows, which are in ``rows`` already.
     promise : Promise, optional
         Keeps the room for new rows.
@@ -67,7 +69,7 @@ class RowRequest:
         admitted: np.ndarray = _ALL_MAY,
         min_count: int = 1,
         repeats: tuple[np.ndarray, np.ndarray] | None = None,
-        numbering: object = None,
+        numbering: str | None = None,
     ) -> None:
         # By hand: there is one for each push and lookup.
         self.ids, self.rows, self.admitted, self.min_count = ids, rows, admitted, min_count
@@ -150,7 +152,7 @@ class GrowingRowIndex:
     def __init__(self, admission: Admission | None = None, seed: int = 0) -> None:
         self._admission, self._seed = admission or Always(), seed
         self.count = 0
-        self.numbering = object()  # as long as an id keeps its row
+        self.numbering = _numbering()  # as long as an id keeps its row
         self._ids = GrowingArray(1, np.dtype(np.uint64))  # by row: the inverse of the hash map
         self.place = np.zeros(hashing.INDEX_PLACE, np.int64)
         self._take(*_slots(_FIRST_SLOTS))
@@ -251,7 +253,7 @@ class GrowingRowIndex:
         if left == hashing.EMPTY:
             self._free += ids.size
         self._ids.grow(count)
-        self.count, self.numbering = count, object()
+        self.count, self.numbering = count, _numbering()
 
     def locate(self, ids: np.ndarray) -> np.ndarray:
         """Return the row of each id, of new ones too."""
@@ -303,7 +305,7 @@ class GrowingRowIndex:
 
     def clear(self) -> None:
         """Forget all ids; the room stays."""
-        self.count, self.numbering = 0, object()
+        self.count, self.numbering = 0, _numbering()
         self._ids.clear()
         self._rows.fill(hashing.EMPTY)
         self._free = self._limit()
@@ -325,6 +327,11 @@ def _slots(count: int) -> tuple[np.ndarray, np.ndarray]:
     keys, rows = lasting((count,), np.uint64), lasting((count,), np.int32)
     rows.fill(hashing.EMPTY)
     return keys, rows
+
+
+def _numbering() -> str:
+    """Return the name of a numbering of rows: other servers have other ones."""
+    return uuid.uuid4().hex
 
 
 RowIndex = FixedRowIndex | GrowingRowIndex

@@ -134,6 +134,13 @@ class RowTable(Table, Reservable):
             raise InternalError(f"embedding {self.name!r} was made without an accessor")
         return self._use
 
+    def use_of(self, rows: slice) -> tuple[np.ndarray, ...] | None:
+        """Return shows, clicks, days unseen and scores of rows; None if they are not recorded."""
+        if self._use is None:
+            return None
+        show, click, unseen = (self._use.column(name, rows) for name in ROW_USE)
+        return show, click, unseen, self._use.accessor.score(show, click)
+
     def _growing(self) -> GrowingRowIndex:
         if not isinstance(self.index, GrowingRowIndex):
             raise InternalError(f"embedding {self.name!r} has fixed rows")

@@ -15,6 +15,7 @@ from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.changed_rows import Watcher
 from psnb._src.server.tables.checks import ROW_USE, check_array, check_ids, forms
 from psnb._src.server.tables.fused import look_up, push_in_round, reserve_push
+from psnb._src.server.tables.looking import look, read_rows
 from psnb._src.server.tables.row_index import RowRequest
 from psnb._src.server.tables.row_table import RowTable
 from psnb._src.server.tables.row_use import RowUse
@@ -41,6 +42,10 @@ class SparseTable(RowTable):
                 return self.shrink(threshold, days, forget_waiting)
             case ops.DescribeRows():
                 return self.describe_rows()
+            case ops.ReadRows(ids):
+                return read_rows(self, ids)
+            case ops.ScanRows():
+                return look(self, operation)
         if isinstance(operation, self.writes):
             return self.reserve(operation)()
         return super().run(operation)

@@ -1,0 +1,1 @@
+"""What is in a whole table of a server, read and searched piece by piece."""
