@@ -1,7 +1,7 @@
 """A server's CPU time to search a table and to describe it, beside NumPy's brute force.
 
 ``python -m tests.benchmarks.looking``. The server runs in this process: its pieces one by one, as
-requests would ask for them. NumPy has the same rows as one array, and selects with ``argpartition``.
+requests would ask for them. NumPy has the same rows as one array, and selects by ``argpartition``.
 """
 
 from __future__ import annotations

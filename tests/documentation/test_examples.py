@@ -650,6 +650,9 @@ def test_parameters(given: Namespace) -> None:
     run(given, "# Rates, live and scheduled")
     assert given["users"].optimizer.learning_rate == 0.05
     run(given, "# Rows for ids that come often, and decay")
+    run(given, "# Nearest neighbours, a description, all rows")
+    assert given["scores"].shape == (4, 5)
+    assert len(given["ids"]) == 50
     run(given, "# Several ids, one row")
     assert not given["rows"][1].any()
     run(given, "# No vocabulary: texts are hashed")
