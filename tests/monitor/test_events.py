@@ -82,7 +82,7 @@ def test_what_is_lost_or_missing_is_logged_as_a_warning(
     losses |= {EventKind.SERVER_LOST, EventKind.SERVER_UNRESPONSIVE, EventKind.WORKER_AWAITED}
     losses |= {EventKind.CLOSURE_FAILED}
     losses |= {EventKind.UPDATES_LOST, EventKind.SHARDS_LOST, EventKind.CHECKPOINT_FAILED}
-    losses |= {EventKind.CLOSURES_ABANDONED, EventKind.FAILURES_CLEARED}
+    losses |= {EventKind.CLOSURES_ABANDONED, EventKind.FAILURES_CLEARED, EventKind.ROWS_UNMOVED}
     expected = logging.WARNING if kind in losses else logging.INFO
     assert [(r.levelno, r.getMessage()) for r in caplog.records] == [(expected, "100 % of it")]
 

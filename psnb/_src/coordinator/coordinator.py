@@ -549,6 +549,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
             core.begin_epoch(clock, None, iterator.count, earlier)
             deque(run_epoch(core, *given, watch=watch), maxlen=0)
             core.queue.join(None, core.saving.poll)
+            core.unmoved_rows.look()
         iterator.may_be_over = False
         iterator.check_any()
         return iterator.progress()

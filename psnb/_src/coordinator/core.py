@@ -35,6 +35,7 @@ from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
 from psnb._src.coordinator.scheduling.scheduler import QueueStatistics, Scheduler
 from psnb._src.coordinator.scheduling.work import Numbers, Work
 from psnb._src.coordinator.settings import SavedRun, SavingSettings, Settings, versions
+from psnb._src.coordinator.unmoved_rows import UnmovedRows
 from psnb._src.coordinator.values import ResourceRegistry
 from psnb._src.coordinator.workers.executor import Executor
 from psnb._src.coordinator.workers.membership import Membership
@@ -112,6 +113,8 @@ class CoordinatorCore:
         The checkpoint managers.
     live : LiveView
         The dashboard below cells.
+    unmoved_rows : UnmovedRows
+        Looks, at the end of an epoch, which embeddings have not learned.
     """
 
     def __init__(
@@ -159,6 +162,7 @@ class CoordinatorCore:
         self.membership.start()
         self.saving, self.live = Saving(records.events), LiveView()
         self._functions = FunctionRegistry(strategy.uploads)
+        self.unmoved_rows = UnmovedRows(strategy, records.events)
         self._ids, self._numbers = itertools.count(), Numbers()
         self._ended_before = self._next_before = 0  # of runs that this one continues
         self._started, self._began = time.monotonic(), time.time()

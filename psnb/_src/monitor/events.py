@@ -73,6 +73,8 @@ class EventKind(enum.Enum):
     """`recover` has brought shards back."""
     SHARDS_MOVED = "shards moved"
     """`rebalance` has moved shards to other servers."""
+    ROWS_UNMOVED = "rows hardly moved"
+    """An epoch has hardly moved the rows of embeddings that were pushed: they learn nothing."""
     COORDINATOR_PAUSED = "coordinator paused"
     """No closure begins from now on."""
     COORDINATOR_RESUMED = "coordinator resumed"
@@ -100,6 +102,7 @@ _WARNED = {
     EventKind.UPDATES_LOST,
     EventKind.SHARDS_LOST,
     EventKind.CHECKPOINT_FAILED,
+    EventKind.ROWS_UNMOVED,
 }
 
 MOST_WARNINGS, _MINUTE = 20, 60.0

@@ -202,6 +202,7 @@ class TrainingRun:
         self._current = current = EpochProgress(self.coordinator, epoch, iterator, self._part)
         self._core.begin_epoch(self._clock, epoch, iterator.count, current.earlier)
         self.worker.train(self.coordinator, self.step, iterator, self._watch)
+        self._core.unmoved_rows.look()
         current.end()
         self._print_if_due(current)
         self.fetch.check(current.lines())  # an epoch may be too short for a line

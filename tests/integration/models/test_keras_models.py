@@ -281,6 +281,16 @@ def test_views_have_the_epochs_of_fit_and_its_validation_beside_its_metrics(
     assert charted["val_auc"]["step"].tolist() == [1, 2]
 
 
+def test_an_epoch_of_fit_that_hardly_moves_rows_is_said(cluster: Client) -> None:
+    with psnb.ParameterServerStrategy(cluster) as strategy:
+        model = psnb.keras.distribute(nets.plain(), strategy)
+        model.compile(keras.optimizers.SGD(1e-9), "mse")
+        x, y = nets.joined(nets.data(steps=110))
+        model.fit(x, y, batch_size=nets.SIZE, verbose=0)
+        events = psnb.ClusterCoordinator(strategy).events()
+    assert [each.kind for each in events].count(psnb.EventKind.ROWS_UNMOVED) == 1
+
+
 def test_datasets_steps_and_what_is_refused(small: psnb.keras.DistributedKeras) -> None:
     x, y = nets.joined(nets.data(steps=20))
     dataset = psnb.data.Dataset.from_tensor_slices((x, y)).batch(24)

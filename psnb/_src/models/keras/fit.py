@@ -296,6 +296,7 @@ def fit_model(
                 if model.stop_training:
                     break
             coordinator.join(progress=False)  # what ran when it was stopped
+            core.unmoved_rows.look()
             if training.length is None and not model.stop_training:
                 training.length = taken
             logs = metrics.results()

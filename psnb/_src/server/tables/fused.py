@@ -168,6 +168,8 @@ class ReservedPush:
         for at, table in enumerate(tables):
             if table.watchers:
                 table.changing(rows[offsets[at] : offsets[at + 1]])
+            if table.moved.watches:
+                table.moved.pushing(table.matrices()[0], rows[offsets[at] : offsets[at + 1]])
         of_push = Updated(places, offsets, rows, self._push.gradients)
         updaters = [table.updater for table in tables]
         norms, rates = self._push.norms, self._push.rates

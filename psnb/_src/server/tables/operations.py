@@ -376,6 +376,10 @@ MOST_FOUND = 1 << 18
 """Ids that `Nearest` has at most, of all queries."""
 
 
+class MeasureMoves(TableOperation, frozen=True):
+    """Returns how many updates the optimizer has applied, and `MovedRows.moves`."""
+
+
 class SkipUpdates(TableWrite, frozen=True):
     """Counts updates, or rows of them, that were left out because they were not finite."""
 

@@ -19,6 +19,7 @@ from psnb._src.server.tables.admission import Admission, Always
 from psnb._src.server.tables.checks import ROW_USE, ExpectedRows, check_array, check_ids
 from psnb._src.server.tables.growing_array import GrowingArray
 from psnb._src.server.tables.initializers import Initializer
+from psnb._src.server.tables.moved_rows import MovedRows
 from psnb._src.server.tables.row_index import FixedRowIndex, GrowingRowIndex, RowIndex, RowRequest
 from psnb._src.server.tables.row_use import CtrAccessor, RowUse
 from psnb._src.server.tables.table import Table
@@ -65,6 +66,8 @@ class RowTable(Table, Reservable):
         From ids to rows.
     selects : bool
         Whether some ids may have no row, though they were looked up or pushed.
+    moved : MovedRows
+        How far rows have moved.
     at : int
         The address of its place, where compiled loops find its arrays; see
         `psnb._src.server.kernels`.
@@ -110,6 +113,7 @@ class RowTable(Table, Reservable):
         self.selects = gaps
         self._place = np.zeros(kernels.PLACE, np.int64)
         self.at = kernels.address(self._place)
+        self.moved = MovedRows()
         self.index: RowIndex
         self._values: GrowingArray
         self._slots: dict[str, GrowingArray]

@@ -46,6 +46,8 @@ class SparseTable(RowTable):
                 return read_rows(self, ids)
             case ops.ScanRows():
                 return look(self, operation)
+            case ops.MeasureMoves():
+                return self.updater.step, self.moved.moves(self._values.rows)
         if isinstance(operation, self.writes):
             return self.reserve(operation)()
         return super().run(operation)
@@ -122,6 +124,7 @@ class SparseTable(RowTable):
         room = rows.count + self.held if self.promises else 0
         index = rows.kept(kept, forget_waiting=forget_waiting, room=room)
         self._watched(lambda watcher: watcher.renumbering())
+        self.moved.forget()
         # One array after the other, so that there is never a second copy of them all.
         for array in self.row_arrays():
             array.keep(kept, room)
@@ -140,6 +143,8 @@ class SparseTable(RowTable):
     def _merge(self, request: RowRequest, of: ops.MergeRows) -> None:
         rows = read_only(self.give(request))
         self.changing(rows)
+        if self.moved.watches:
+            self.moved.pushing(self._values.rows, rows)
         kernels.add_rows(self._values.rows, rows, read_only(of.values))
         for name, slot in of.slots.items():
             part = slot.dtype.type(of.share)
@@ -196,6 +201,7 @@ class SparseTable(RowTable):
 
     def clear(self) -> None:
         self._watched(lambda watcher: watcher.renumbering())
+        self.moved.forget()
         coming, self._coming = self._coming, 0
         # Not by how many rows there are: each restore may bring somewhat fewer than the one before.
         most = self.index.count + self.index.spare
@@ -217,6 +223,7 @@ class SparseTable(RowTable):
         """Load rows; that admits their ids."""
         self.expected.check_rows(forms(self.name, segment), segment.__getitem__)
         items = {name: as_items(segment[name]) for name in self.expected.numbers}
+        self.moved.forget()
         rows = self.give(self.requested(segment["ids"], inserted=True), begun=False)
         self.changing(rows)
         at, arrays = evenly(rows), (self._values, *self._slots.values())
