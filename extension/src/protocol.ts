@@ -9,7 +9,7 @@ export type Num = number | '-inf' | 'inf' | 'nan';
 
 export type Tone = 'bad' | 'busy' | 'good' | 'quiet' | 'waiting';
 
-export type CommandName = 'add_worker' | 'cancel_queued' | 'checkpoint' | 'drain' | 'pause' | 'resume' | 'retire_worker' | 'set_learning_rate' | 'stop_training';
+export type CommandName = 'add_worker' | 'cancel_queued' | 'checkpoint' | 'describe_table' | 'drain' | 'look_up_row' | 'pause' | 'resume' | 'retire_worker' | 'set_learning_rate' | 'stop_training';
 
 /** What a coordinator sends to its views. A part that is missing has not changed. */
 export interface Update {
@@ -30,6 +30,7 @@ export interface Update {
   failures?: FailureRow[];
   events?: EventRow[];
   optimizers?: OptimizerRow[];
+  tables?: string[];
   checkpoint?: CheckpointRow;
   controls?: Record<string, string>;
 }
@@ -178,6 +179,42 @@ export interface CommandReply {
   coordinator: string;
   error: string;
   result: string;
+  described?: TableDescribed;
+  found?: RowFound;
+}
+
+/** What the rows of an embedding are like. */
+export interface TableDescribed {
+  table: string;
+  rows: number;
+  waiting: number;
+  bytes: number;
+  edges: Num[];
+  counts: number[];
+  zeros: number;
+  not_finite: number;
+  mean: Num;
+  ages: [number, number][];
+  most_used: [string, Num][];
+}
+
+/** One row of an embedding. */
+export interface RowFound {
+  table: string;
+  id: string;
+  values: Num[];
+  norm: Num;
+  unseen_days: Num | null;
+  score: Num | null;
+  nearest: RowNear[];
+}
+
+/** A row near to another one. */
+export interface RowNear {
+  id: string;
+  score: Num;
+  norm: Num;
+  unseen_days: Num | null;
 }
 
 /** Hub to panel: all coordinators and schedulers, on connection and after each change. */
@@ -240,7 +277,7 @@ export type FromView = Hello | Command | Attach;
 
 /** JSON schemas of all that a view hears; `$ref` is a name of these. */
 export const SCHEMAS = {
-  Update: {"type": "object", "properties": {"checkpoint": {"$ref": "CheckpointRow"}, "controls": {"type": "object", "additionalProperties": {"type": "string"}}, "coordinator": {"type": "string"}, "depth": {"type": "array", "items": {"type": "array", "prefixItems": [{"type": "number"}, {"type": "integer"}, {"type": "integer"}]}}, "events": {"type": "array", "items": {"$ref": "EventRow"}}, "failures": {"type": "array", "items": {"$ref": "FailureRow"}}, "full": {"type": "boolean"}, "identity": {"$ref": "Identity"}, "metrics": {"type": "array", "items": {"$ref": "Metric"}}, "notice": {"type": "string"}, "optimizers": {"type": "array", "items": {"$ref": "OptimizerRow"}}, "sequence": {"type": "integer"}, "servers": {"type": "array", "items": {"$ref": "ServerRow"}}, "starved": {"type": "string"}, "summary": {"$ref": "Summary"}, "timeline": {"type": "array", "items": {"$ref": "Span"}}, "type": {"enum": ["update"]}, "version": {"type": "integer"}, "workers": {"type": "array", "items": {"$ref": "WorkerRow"}}}, "required": ["coordinator", "full", "sequence", "summary", "type", "version"]},
+  Update: {"type": "object", "properties": {"checkpoint": {"$ref": "CheckpointRow"}, "controls": {"type": "object", "additionalProperties": {"type": "string"}}, "coordinator": {"type": "string"}, "depth": {"type": "array", "items": {"type": "array", "prefixItems": [{"type": "number"}, {"type": "integer"}, {"type": "integer"}]}}, "events": {"type": "array", "items": {"$ref": "EventRow"}}, "failures": {"type": "array", "items": {"$ref": "FailureRow"}}, "full": {"type": "boolean"}, "identity": {"$ref": "Identity"}, "metrics": {"type": "array", "items": {"$ref": "Metric"}}, "notice": {"type": "string"}, "optimizers": {"type": "array", "items": {"$ref": "OptimizerRow"}}, "sequence": {"type": "integer"}, "servers": {"type": "array", "items": {"$ref": "ServerRow"}}, "starved": {"type": "string"}, "summary": {"$ref": "Summary"}, "tables": {"type": "array", "items": {"type": "string"}}, "timeline": {"type": "array", "items": {"$ref": "Span"}}, "type": {"enum": ["update"]}, "version": {"type": "integer"}, "workers": {"type": "array", "items": {"$ref": "WorkerRow"}}}, "required": ["coordinator", "full", "sequence", "summary", "type", "version"]},
   CheckpointRow: {"type": "object", "properties": {"error": {"type": "string"}, "held": {"type": "number"}, "path": {"type": "string"}, "share": {"type": "number"}, "state": {"enum": ["failed", "none", "saved", "saving"]}}, "required": ["error", "held", "path", "share", "state"]},
   EventRow: {"type": "object", "properties": {"kind": {"type": "string"}, "message": {"type": "string"}, "time": {"type": "number"}, "worker": {"type": "string"}}, "required": ["kind", "message", "time", "worker"]},
   FailureRow: {"type": "object", "properties": {"closure": {"type": "string"}, "error": {"type": "string"}, "number": {"type": "integer"}, "time": {"type": "number"}, "traceback": {"type": "string"}, "worker": {"type": "string"}}, "required": ["closure", "error", "number", "time", "traceback", "worker"]},
@@ -252,7 +289,10 @@ export const SCHEMAS = {
   Training: {"type": "object", "properties": {"batch": {"type": "integer"}, "batches": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "epoch": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "epochs": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}, "required": ["batch", "batches", "epoch", "epochs"]},
   Span: {"type": "object", "properties": {"closures": {"type": "integer"}, "end": {"type": "number"}, "failed": {"type": "integer"}, "start": {"type": "number"}, "worker": {"type": "integer"}}, "required": ["closures", "end", "failed", "start", "worker"]},
   WorkerRow: {"type": "object", "properties": {"activity": {"type": "string"}, "address": {"type": "string"}, "busy": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "closures_per_second": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "completed": {"type": "integer"}, "failed": {"type": "integer"}, "host": {"type": "string"}, "in_flight": {"type": "integer"}, "index": {"type": "integer"}, "last_error": {"type": "string"}, "memory": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "name": {"type": "string"}, "phases": {"type": "array", "items": {"type": "number"}}, "running_since": {"anyOf": [{"type": "number"}, {"type": "null"}]}, "state": {"type": "string"}, "tone": {"enum": ["bad", "busy", "good", "quiet", "waiting"]}}, "required": ["activity", "address", "busy", "closures_per_second", "completed", "failed", "host", "in_flight", "index", "last_error", "memory", "name", "phases", "running_since", "state", "tone"]},
-  CommandReply: {"type": "object", "properties": {"coordinator": {"type": "string"}, "error": {"type": "string"}, "id": {"type": "string"}, "result": {"type": "string"}, "type": {"enum": ["reply"]}, "version": {"type": "integer"}}, "required": ["coordinator", "error", "id", "result", "type", "version"]},
+  CommandReply: {"type": "object", "properties": {"coordinator": {"type": "string"}, "described": {"$ref": "TableDescribed"}, "error": {"type": "string"}, "found": {"$ref": "RowFound"}, "id": {"type": "string"}, "result": {"type": "string"}, "type": {"enum": ["reply"]}, "version": {"type": "integer"}}, "required": ["coordinator", "error", "id", "result", "type", "version"]},
+  TableDescribed: {"type": "object", "properties": {"ages": {"type": "array", "items": {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "integer"}]}}, "bytes": {"type": "integer"}, "counts": {"type": "array", "items": {"type": "integer"}}, "edges": {"type": "array", "items": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}}, "mean": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "most_used": {"type": "array", "items": {"type": "array", "prefixItems": [{"type": "string"}, {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}]}}, "not_finite": {"type": "integer"}, "rows": {"type": "integer"}, "table": {"type": "string"}, "waiting": {"type": "integer"}, "zeros": {"type": "integer"}}, "required": ["ages", "bytes", "counts", "edges", "mean", "most_used", "not_finite", "rows", "table", "waiting", "zeros"]},
+  RowFound: {"type": "object", "properties": {"id": {"type": "string"}, "nearest": {"type": "array", "items": {"$ref": "RowNear"}}, "norm": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "score": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}, {"type": "null"}]}, "table": {"type": "string"}, "unseen_days": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}, {"type": "null"}]}, "values": {"type": "array", "items": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}}}, "required": ["id", "nearest", "norm", "score", "table", "unseen_days", "values"]},
+  RowNear: {"type": "object", "properties": {"id": {"type": "string"}, "norm": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "score": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "unseen_days": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}, {"type": "null"}]}}, "required": ["id", "norm", "score", "unseen_days"]},
   Sources: {"type": "object", "properties": {"schedulers": {"type": "array", "items": {"$ref": "Scheduler"}}, "sources": {"type": "array", "items": {"$ref": "Source"}}, "type": {"enum": ["sources"]}, "version": {"type": "integer"}}, "required": ["schedulers", "sources", "type", "version"]},
   Scheduler: {"type": "object", "properties": {"address": {"type": "string"}, "cluster": {"type": "string"}, "cluster_id": {"type": "string"}, "cluster_started": {"type": "number"}, "coordinators": {"type": "integer"}, "error": {"type": "string"}}, "required": ["address", "cluster", "cluster_id", "cluster_started", "coordinators", "error"]},
   Source: {"type": "object", "properties": {"address": {"type": "string"}, "coordinator": {"type": "string"}, "gone": {"type": "string"}, "kernel": {"type": "string"}, "kind": {"enum": ["kernel", "scheduler"]}, "notebook": {"type": "string"}}, "required": ["address", "coordinator", "gone", "kernel", "kind", "notebook"]},

@@ -69,6 +69,23 @@ def test_a_command_is_done_and_noted(
     assert "the test" in told
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "part"),
+    [
+        ("describe_table", {"table": "users"}, "described"),
+        ("look_up_row", {"table": "users", "row_id": "-1"}, "found"),
+    ],
+)
+def test_a_look_at_a_table_is_answered_and_is_no_event(
+    name: str, arguments: dict[str, str], part: str
+) -> None:
+    viewed = FakeViewed()
+    reply: Any = answer(viewed, command(name, **arguments))
+    assert (reply["error"], reply[part]) == ("", {"table": "users"})
+    assert viewed.done == [(name, *arguments.values())]
+    assert not viewed.told
+
+
 def test_what_a_command_raises_comes_back() -> None:
     viewed = FakeViewed()
     viewed.error = CheckpointError("the disk is full")

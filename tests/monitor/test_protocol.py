@@ -21,6 +21,8 @@ TYPES: dict[str, Any] = {
     "hello": protocol.Hello,
     "command": protocol.Command,
     "reply_ok": protocol.CommandReply,
+    "reply_described": protocol.CommandReply,
+    "reply_found": protocol.CommandReply,
     "reply_error": protocol.CommandReply,
     "sources": protocol.Sources,
     "attach": protocol.Attach,

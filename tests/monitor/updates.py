@@ -112,6 +112,7 @@ def full_update(**parts: Any) -> Update:
         "failures": [],
         "events": [],
         "optimizers": [],
+        "tables": [],
         "checkpoint": {"state": "none", "path": "", "share": 0.0, "error": "", "held": 0.0},
         "controls": {},
     }

@@ -63,6 +63,9 @@ class FakeViewed:
     def optimizers(self) -> Mapping[str, OptimizerState]:
         return self.rates
 
+    def tables(self) -> list[str]:
+        return ["users"]
+
     def controls(self) -> dict[CommandName, str]:
         return self.refused
 
@@ -74,7 +77,13 @@ class FakeViewed:
             if self.error is not None:
                 raise self.error
             self.done.append((name, *arguments.values()))
-            return {"cancel_queued": 1234, "checkpoint": Path("here") / "checkpoint-1"}.get(name)
+            found = {"table": arguments.get("table", "")}
+            return {
+                "cancel_queued": 1234,
+                "checkpoint": Path("here") / "checkpoint-1",
+                "describe_table": found,
+                "look_up_row": found,
+            }.get(name)
 
         return do
 

@@ -39,6 +39,8 @@ const LABELS: Record<CommandName, string> = {
   set_learning_rate: 'Learning rate',
   add_worker: 'Add worker',
   retire_worker: 'Retire worker',
+  describe_table: 'Describe',
+  look_up_row: 'Look up',
 };
 
 /** What came of a command, for people. */
@@ -53,7 +55,7 @@ interface Pending {
   command: CommandName;
   subject: string;
   timer: ReturnType<typeof setTimeout>;
-  done: ((ok: boolean) => void) | undefined;
+  done: ((ok: boolean, reply: CommandReply) => void) | undefined;
 }
 
 export class Commands {
@@ -85,13 +87,13 @@ export class Commands {
 
   /**
    * Sends a command. `subject` is what it is about where there are several: a worker, a parameter.
-   * `done` is called with whether it was carried out.
+   * `done` is called with whether it was carried out, and what came back.
    */
   give(
     command: CommandName,
     args: Command['arguments'] = {},
     subject = '',
-    done?: (ok: boolean) => void,
+    done?: (ok: boolean, reply: CommandReply) => void,
   ): void {
     const coordinator = this.store.state?.coordinator;
     if (coordinator === undefined || this.underWay(command, subject)) return;
@@ -129,7 +131,7 @@ export class Commands {
     if (!pending) return; // Another view's, or nobody's.
     clearTimeout(pending.timer);
     this.pending.delete(reply.id);
-    pending.done?.(!reply.error);
+    pending.done?.(!reply.error, reply);
     this.report(pending.command, pending.subject, reply.error || reply.result || 'done', !!reply.error);
   }
 

@@ -27,6 +27,7 @@ import {
 } from './section';
 import { PARTS, toNumber, WINDOW, type State, type Store } from './store';
 import { Events, Failures, Optimizers, Servers, Workers } from './tables';
+import { TableViews } from './tableViews';
 import { Timeline } from './timeline';
 
 // Milliseconds of a frame that are spent on updates; the browser needs the rest.
@@ -79,7 +80,7 @@ export class Dashboard {
       new Metrics(this.body, context),
       new Workers(this.body, context),
       new Timeline(this.body, context),
-      new Servers(this.body, context),
+      ...makeServers(this.body, context),
       new Optimizers(this.body, context),
       new Failures(this.body, context),
       new Events(this.body, context),
@@ -134,6 +135,12 @@ export class Dashboard {
     }
     if (this.stale.size) this.schedule();
   }
+}
+
+/** The table of servers, and under it what is in their tables. */
+function makeServers(root: HTMLElement, context: Context): Section[] {
+  const servers = new Servers(root, context);
+  return [servers, new TableViews(servers.body, context)];
 }
 
 const LEFT = 'Estimated time until all epochs are over; without training, until all that is queued has ended';

@@ -58,6 +58,8 @@ export interface State {
   failures: FailureRow[];
   events: EventRow[];
   optimizers: OptimizerRow[];
+  /** The names of embeddings. */
+  tables: string[];
   checkpoint: CheckpointRow;
   controls: Partial<Record<CommandName, string>>;
 }
@@ -79,6 +81,7 @@ export const PARTS: readonly Part[] = [
   'failures',
   'events',
   'optimizers',
+  'tables',
   'checkpoint',
   'controls',
 ];
@@ -90,6 +93,7 @@ const WHOLE = [
   'identity',
   'servers',
   'optimizers',
+  'tables',
   'checkpoint',
   'controls',
 ] as const;
@@ -130,6 +134,7 @@ function empty(update: Update): State {
     failures: [],
     events: [],
     optimizers: [],
+    tables: [],
     checkpoint: { state: 'none', path: '', share: 0, error: '', held: 0 },
     controls: {},
   };

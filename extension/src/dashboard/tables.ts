@@ -257,11 +257,14 @@ const SERVER_COLUMNS: readonly ColumnTitle[] = [
 /** The parameter servers, one row each. */
 export class Servers implements Section {
   readonly needs = ['servers'] as const;
+  /** Where more of them can be shown. */
+  readonly body: HTMLElement;
   private readonly fold: Fold;
   private readonly rows: Keyed<string, ServerRow>;
 
   constructor(root: HTMLElement, context: Context) {
     this.fold = new Fold(root, 'Servers', true, context, this);
+    this.body = this.fold.body;
     const label = 'Parameter servers';
     const body = makeTable(this.fold.body, 'psnb-servers', label, SERVER_COLUMNS);
     this.rows = new Keyed(body, makeServer);
@@ -310,10 +313,10 @@ function makeServer(): Item<ServerRow> {
 // others, as it would in a table of the browser's. The roles say that it is one.
 
 /** Label of a column, and what it means. */
-type ColumnTitle = readonly [label: string, title: string];
+export type ColumnTitle = readonly [label: string, title: string];
 
 /** Makes a table with its heading; returns its body. */
-function makeTable(
+export function makeTable(
   parent: Element,
   className: string,
   label: string,
@@ -338,7 +341,7 @@ function makeTable(
 }
 
 /** Makes a row, with the cell that names it. */
-function makeRow(): { root: HTMLTableRowElement; head: HTMLElement } {
+export function makeRow(): { root: HTMLTableRowElement; head: HTMLElement } {
   const root = make('tr', '', null);
   root.setAttribute('role', 'row');
   const head = make('th', 'psnb-rowhead', root);
@@ -347,7 +350,7 @@ function makeRow(): { root: HTMLTableRowElement; head: HTMLElement } {
 }
 
 /** Makes a cell of a row. */
-function makeCell(row: Element, className = ''): HTMLElement {
+export function makeCell(row: Element, className = ''): HTMLElement {
   const cell = make('td', className, row);
   cell.setAttribute('role', 'cell');
   return cell;

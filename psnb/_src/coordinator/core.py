@@ -14,14 +14,16 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.cluster.resizing import cannot_add
 from psnb._src.cluster.roles import identity
+from psnb._src.coordinator import table_views
 from psnb._src.coordinator.broadcast import Broadcasts
 from psnb._src.coordinator.closures.call import NO_ARGUMENTS, pack_call
 from psnb._src.coordinator.closures.functions import FunctionRegistry
@@ -339,6 +341,11 @@ class CoordinatorCore:
         """Return the state of each parameter's optimizer, as of the last request."""
         return self.strategy.watch.optimizers()
 
+    def tables(self) -> Sequence[str]:
+        """Return the names of the embeddings."""
+        every = self.strategy.parameters().items()
+        return [name for name, each in every if isinstance(each, SparseShards)]
+
     def progress(
         self, shown: bool | None = None, epoch: Callable[[], WorkDone] | None = None
     ) -> AbstractContextManager[None]:
@@ -365,6 +372,8 @@ class CoordinatorCore:
         """Return what carries out a command of a view: the coordinator's method of that name."""
         if name == "stop_training":
             return self.stop_training
+        if name in ("describe_table", "look_up_row"):
+            return partial(getattr(table_views, name), self.strategy.parameters())
         coordinator = self._coordinator()
         if coordinator is None:
             raise CoordinatorClosedError("the coordinator is gone: make a new one")
@@ -385,6 +394,8 @@ class CoordinatorCore:
             "set_learning_rate": closed,
             "add_worker": closed or cannot_add(self.strategy.client),
             "retire_worker": closed,
+            "describe_table": closed,
+            "look_up_row": closed,
         }
 
     def watch(self) -> None:

@@ -46,8 +46,9 @@ def execute(
     """
     identity = truncate(str(message.get("id", "")), NAME) if isinstance(message, dict) else ""
 
-    def answer(error: str, result: str = "") -> None:
-        reply(plain(protocol.reply(identity, viewed.id, truncate(error), truncate(result))))
+    def answer(error: str, result: str = "", **found: Any) -> None:
+        made = protocol.reply(identity, viewed.id, truncate(error), truncate(result))
+        reply(plain({**made, **found}))
 
     try:
         command = checked(message)
@@ -57,14 +58,14 @@ def execute(
 
     def run() -> None:
         try:
-            result = _do(viewed, command, by)
+            result, found = _done(viewed, command, by)
         except (PsnbError, TimeoutError, OSError) as error:
             answer(str(error) or type(error).__name__)
         except Exception as error:  # a boundary: the user must see it, and the log
             _log.exception("the command %s failed", command["command"])
             answer(error_text(error))
         else:
-            answer("", result)
+            answer("", result, **found)
 
     threading.Thread(target=run, name="psnb-command", daemon=True).start()
 
@@ -72,7 +73,12 @@ def execute(
 _ARGUMENTS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "set_learning_rate": {"parameter": str, "value": (int, float)},
     "retire_worker": {"worker": str},
+    "describe_table": {"table": str},
+    "look_up_row": {"table": str, "row_id": str},
 }
+
+_LOOKS = {"describe_table": "described", "look_up_row": "found"}
+"""Commands that change nothing, and the part of the reply that has what they found."""
 
 
 def checked(message: object) -> Command:
@@ -102,11 +108,20 @@ def checked(message: object) -> Command:
     return cast(Command, message)
 
 
-def _do(viewed: Viewed, command: Command, by: str) -> str:
+def _done(viewed: Viewed, command: Command, by: str) -> tuple[str, dict[str, Any]]:
+    """Return a text for people, and what was found."""
     name, arguments = command["command"], command["arguments"]
     reason = viewed.controls().get(name, "")
     if reason:
         raise ConfigurationError(reason)
+    if name not in _LOOKS:
+        return _do(viewed, command, by), {}
+    found = viewed.command(name)(**arguments)
+    return _TEXTS[name], {_LOOKS[name]: found}
+
+
+def _do(viewed: Viewed, command: Command, by: str) -> str:
+    name, arguments = command["command"], command["arguments"]
     answer = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
     text = f"{name.replace('_', ' ')}{f' ({answer})' if answer else ''}, by {by}"
     viewed.records.events.add(EventKind.COMMAND_GIVEN, text)
@@ -125,13 +140,15 @@ def _do(viewed: Viewed, command: Command, by: str) -> str:
             return f"learning rate of {given['parameter']}: {given['value']:g}"
         case "retire_worker":
             return f"worker {given['worker']} leaves when it has finished"
-    return _DONE[name]
+    return _TEXTS[name]
 
 
-_DONE = {
+_TEXTS = {
     "pause": "paused",
     "resume": "resumed",
     "drain": "drained: nothing runs",
     "stop_training": "it ends when what runs has ended",
     "add_worker": "a worker is being started",
+    "describe_table": "described",
+    "look_up_row": "found",
 }

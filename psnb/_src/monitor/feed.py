@@ -145,6 +145,7 @@ class Feed:
                 )
                 for name, each in viewed.optimizers().items()
             ],
+            "tables": [truncate(name, NAME) for name in viewed.tables()],
             "checkpoint": protocol.row(protocol.CheckpointRow, statistics.checkpoint),
             "controls": viewed.controls(),
             "starved": self._starved(statistics, now, full),

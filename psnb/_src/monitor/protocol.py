@@ -181,7 +181,46 @@ CommandName = Literal[
     "set_learning_rate",  # parameter: str, value: float
     "add_worker",  # no arguments
     "retire_worker",  # worker: str, its name
+    "describe_table",  # table: str
+    "look_up_row",  # table: str, row_id: str, as JavaScript's numbers do not hold 64 bits
 ]
+
+
+class TableDescribed(TypedDict):
+    """What the rows of an embedding are like."""
+
+    table: str
+    rows: int
+    waiting: int  # ids that have no row yet
+    bytes: int
+    edges: list[Number]  # of the histogram of norms; one more than counts
+    counts: list[int]
+    zeros: int  # rows of zeros
+    not_finite: int  # rows with NaN or infinities
+    mean: Number  # of the norms
+    ages: list[tuple[int, int]]  # days unseen, and rows; the last may be of more days
+    most_used: list[tuple[str, Number]]  # ids, and their scores
+
+
+class RowNear(TypedDict):
+    """A row near to another one."""
+
+    id: str
+    score: Number  # the cosine
+    norm: Number
+    unseen_days: Number | None  # None if that is not recorded
+
+
+class RowFound(TypedDict):
+    """One row of an embedding."""
+
+    table: str
+    id: str
+    values: list[Number]  # the first ones
+    norm: Number
+    unseen_days: Number | None  # None if that is not recorded
+    score: Number | None
+    nearest: list[RowNear]
 
 
 class Identity(TypedDict):
@@ -219,6 +258,7 @@ class Update(TypedDict):
     failures: NotRequired[list[FailureRow]]
     events: NotRequired[list[EventRow]]
     optimizers: NotRequired[list[OptimizerRow]]
+    tables: NotRequired[list[str]]  # the names of embeddings; the list is always whole
     checkpoint: NotRequired[CheckpointRow]
     controls: NotRequired[dict[str, str]]  # by command: why it cannot be given, empty if it can
 
@@ -250,6 +290,8 @@ class CommandReply(TypedDict):
     coordinator: str
     error: str  # what went wrong and what to do; empty on success
     result: str  # for people, for example the checkpoint's path
+    described: NotRequired[TableDescribed]  # of describe_table
+    found: NotRequired[RowFound]  # of look_up_row
 
 
 class Source(TypedDict):

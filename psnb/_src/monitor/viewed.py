@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -85,6 +85,9 @@ class Viewed(Protocol):
     def optimizers(self) -> Mapping[str, OptimizerState]:
         """Return the optimizer of each parameter; cheap."""
 
+    def tables(self) -> Sequence[str]:
+        """Return the names of the embeddings; cheap."""
+
     def controls(self) -> dict[CommandName, str]:
         """Return for each command why it cannot be given now; empty if it can."""
 
@@ -95,5 +98,6 @@ class Viewed(Protocol):
         """Return what carries a command out: a function of its arguments.
 
         It does what the method of the same name of a `ClusterCoordinator` does; ``stop_training``
-        ends the training of a trainer when what runs has ended.
+        ends the training of a trainer when what runs has ended, and ``describe_table`` and
+        ``look_up_row`` return what a reply has.
         """
