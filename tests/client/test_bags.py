@@ -135,7 +135,7 @@ def test_bags_ask_for_each_id_once() -> None:
     e = embedding(shards=1, transport=transport)
     transport.carried.clear()
     e.lookup_bags([4, 4, 2, 4], [0, 2])
-    assert asked_ids(transport)[0].tolist() == [2, 4]
+    assert asked_ids(transport)[0].tolist() == [4, 2]
 
 
 def test_bags_have_the_dtype_of_the_table() -> None:

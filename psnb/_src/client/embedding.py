@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from psnb._src.client.arguments import checked_array, checked_ids
-from psnb._src.client.bags import Bags, Combiner, make_bags
+from psnb._src.client.bags.combining import Bags, Combiner, make_bags
+from psnb._src.client.bags.pooling import fetch_bags, pushing_bags
 from psnb._src.client.dask_frame import frame_of_rows
 from psnb._src.client.fused import pushing_rows, reading_rows
 from psnb._src.client.parameter_shards import LiveOptimizer
@@ -215,6 +216,7 @@ class Embedding(FixedAttributes):
             raise ConfigurationError(f"to_dask: ids are integers (n,), found {shown(wanted)}")
         return frame_of_rows(self, wanted, size)
 
+    @counted_as(PULL)
     def lookup_bags(
         self,
         values: ArrayLike | Ragged,
@@ -228,7 +230,8 @@ class Embedding(FixedAttributes):
         """Fetch the rows of bags of ids, each combined into one.
 
         As PyTorch's ``EmbeddingBag`` and TensorFlow's ``safe_embedding_lookup_sparse``: a bag
-        without ids gives zeros, and `padding_idx` counts as not there.
+        without ids gives zeros, and `padding_idx` counts as not there. Where that is fewer bytes,
+        the servers sum the rows that they have, and send a row a bag instead of one an id.
 
         Parameters
         ----------
@@ -268,7 +271,7 @@ class Embedding(FixedAttributes):
             If a server is gone.
         """
         bags = self._bags(values, offsets, include_last_offset, combiner, weights)
-        return bags.combine(self.lookup(bags.ids, training=training))
+        return fetch_bags(self._shards, bags, training=training)
 
     @counted_as(PUSH)
     def push_bags(
@@ -286,10 +289,11 @@ class Embedding(FixedAttributes):
     ) -> None:
         """Let the optimizer apply gradients for the result of `lookup_bags`.
 
-        Each id gets its share, summed over the bags that it is in. With ``max``, a column's
-        gradient goes to the row with the largest number in it, the first of equals; the other rows
-        of the bag get zeros. To find that row, the rows are looked up once more (which does not
-        count for admission), so it is the largest at the time of the push.
+        Each id gets its share, summed over the bags that it is in: on the servers, where that is
+        fewer bytes. With ``max``, a column's gradient goes to the row with the largest number in
+        it, the first of equals; the other rows of the bag get zeros. To find that row, the rows are
+        looked up once more (which does not count for admission), so it is the largest at the time
+        of the push.
 
         Parameters
         ----------
@@ -316,11 +320,10 @@ class Embedding(FixedAttributes):
         looked_up = None
         if bags.combiner is Combiner.MAX:
             looked_up = self.lookup(bags.ids, training=False)  # the push counts as the occurrence
-        use: list[Any] = [None, None]
-        if self.accessor is not None or shows is not None or clicks is not None:
-            of_bags = self._shards.use((bags.count,), shows, clicks)
-            use = [bags.total(each) for each in of_bags]
-        self.push(bags.ids, bags.spread(array, looked_up), *use, immediate=immediate)
+        of_bags = self._shards.use((bags.count,), shows, clicks)  # empty without an accessor
+        use = np.array([bags.total(each) for each in of_bags], np.float32)
+        writes = pushing_bags(self._shards, bags, array, use, looked_up)
+        write(self._shards.server_client, writes, immediate=immediate)
 
     @counted_as(PUSH)
     def push(

@@ -138,7 +138,7 @@ def _reading(
     places: list[Any] = []
     updates = current_updates()
     for share in _shares(several, ids, bounds):
-        look_up = ops.LookUpRows(share.ids, share.offsets, training, first.spec.half)
+        look_up = ops.LookUpRows(share.ids, share.offsets, training, None, first.spec.half)
         on = ops.OnTables(share.names, look_up)
         if updates is None or updates.held(share.shard).isdisjoint(share.names):
             requests.append(Request(share.shard, on))
@@ -245,7 +245,7 @@ def _pushing(several: Sequence[_Gradients], join: _Joined) -> list[ShardWrite]:
             part = sums.take(share.at, axis=0, out=buffer, mode="clip")
         part.flags.writeable = False  # it does not change any more
         own_norms = norms and [norms[number] for number in share.numbers]
-        push = ops.PushRows(share.ids, part, share.offsets, own_norms, None, first.spec.half)
+        push = ops.PushRows(share.ids, part, share.offsets, own_norms, None, None, first.spec.half)
         writes.append((share.shard, ops.OnTables(share.names, push)))
     for each in several:
         if not each.bad.size and each.shards.accessor is None:
@@ -253,11 +253,18 @@ def _pushing(several: Sequence[_Gradients], join: _Joined) -> list[ShardWrite]:
         name, divide = each.shards.name, each.shards.split
         for shard, at in divide(each.bad):
             writes.append((shard, ops.on_table(name, ops.SkipUpdates(each.bad[at].size))))
-        if each.shards.accessor is not None:
-            for shard, at in divide(each.flat):
-                use = ops.RecordUse(each.flat[at], each.use[0, at], each.use[1, at])
-                writes.append((shard, ops.on_table(name, use)))
+        writes += recording(each.shards, each.flat, each.use)
     return writes
+
+
+def recording(shards: SparseShards, ids: np.ndarray, use: np.ndarray) -> list[ShardWrite]:
+    """Return the writes of shows and clicks of ids, ``(2, n)``, if the table keeps them."""
+    if shards.accessor is None:
+        return []
+    return [
+        (shard, ops.on_table(shards.name, ops.RecordUse(ids[at], use[0, at], use[1, at])))
+        for shard, at in shards.split(ids)
+    ]
 
 
 def _summed(several: Sequence[_Gradients]) -> tuple[np.ndarray, list[int], bool]:

@@ -222,6 +222,54 @@ def take_rows(places, offsets, rows, out):  # type: ignore[no-untyped-def]
                     own[i, j] = 0
 
 
+@njit(cache=True, nogil=True)
+def add_rows_to_bags(rows, position, bounds, factors, out):  # type: ignore[no-untyped-def]
+    """Write the sum of the rows of each bag's members, in their order, to ``out``.
+
+    ``position`` (int32) says which row each member is; ``bounds`` (int64) where the members of each
+    bag begin and end. Each row is multiplied by its factor, if there are factors.
+    """
+    # Not in one loop with `take_rows`: that would save a third at most where no id is repeated, and
+    # takes up to three times as long where ids are.
+    last, stop = np.uint64(rows.shape[0] - 1), np.int64(0)
+    for bag in range(out.shape[0]):
+        total = out[bag]
+        for j in range(total.size):
+            total[j] = 0
+        # Within its array, as positions are: another process may write to shared memory after they
+        # were checked.
+        start, stop = stop, max(stop, min(bounds[bag + 1], position.size))
+        for i in range(start, stop):
+            ahead = min(np.uint64(position[min(i + AHEAD, position.size - 1)]), last)
+            for line in range(lines(rows)):
+                ask_for(rows, np.int64(ahead), line)
+            row = rows[min(np.uint64(position[i]), last)]
+            factor = factors[i] if factors.size else rows.dtype.type(1)
+            for j in range(total.size):
+                total[j] += factor * row[j]
+
+
+@njit(cache=True, nogil=True)
+def add_bags_to_rows(bags, position, bounds, factors, out):  # type: ignore[no-untyped-def]
+    """Write the sum of the bags that each row is in, in their order, to ``out``.
+
+    As `add_rows_to_bags` with what is read and written exchanged: the one's gradient.
+    """
+    last, stop = np.uint64(out.shape[0] - 1), np.int64(0)
+    out[:] = 0
+    for bag in range(bags.shape[0]):
+        given = bags[bag]
+        start, stop = stop, max(stop, min(bounds[bag + 1], position.size))
+        for i in range(start, stop):
+            ahead = min(np.uint64(position[min(i + AHEAD, position.size - 1)]), last)
+            for line in range(lines(out)):
+                ask_for(out, np.int64(ahead), line)
+            row = out[min(np.uint64(position[i]), last)]
+            factor = factors[i] if factors.size else out.dtype.type(1)
+            for j in range(row.size):
+                row[j] += factor * given[j]
+
+
 # Sums may be taken in any order, or the loop is four times as slow. (But NaN is not ruled out.)
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
 def _squares(flat):  # type: ignore[no-untyped-def]

@@ -17,6 +17,7 @@ from psnb._src.server.optimizer import Optimizer, Workspace
 from psnb._src.server.scanning import keep_nearest, row_norms
 from psnb._src.server.tables import operations as table_ops
 from psnb._src.server.tables.admission import Always
+from psnb._src.server.tables.bags import MEMBER
 from psnb._src.server.tables.dense import DenseTable
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.server.tables.table import Table
@@ -68,8 +69,11 @@ def warm_up(creation: ops.CreateTable) -> None:
         small.changed_since("")
         small.run(table_ops.PutRows(ids, row))
         each_once(ids)  # of what is loaded
+        members = np.zeros(1, MEMBER), np.array([0, 1]), row[0, :0]
+        bags = table_ops.BagMembers(*members)
+        small.run(table_ops.LookUpRows(ids, None, False, bags))
         if optimizer is not None:
-            small.run(table_ops.PushRows(ids, row))
+            small.run(table_ops.PushRows(ids, row, bags=bags))
             small.run(table_ops.MergeRows(ids, row, dict.fromkeys(optimizer.slots, row), 0, 1.0))
             if not isinstance(creation.admission, Always):  # some ids may have no row
                 room = Workspace.of_rows(creation.dim, row.dtype)

@@ -24,6 +24,7 @@ from psnb._src.server import hashing, kernels
 from psnb._src.server.kernels import read_only
 from psnb._src.server.memory import Promise, Reservable, scratch
 from psnb._src.server.tables import operations as ops
+from psnb._src.server.tables.bags import push_by_id
 from psnb._src.server.tables.dense import DenseTable, compose
 from psnb._src.server.tables.presence import add_to, compacted, pieces, union, whole
 from psnb._src.server.tables.sparse import SparseTable
@@ -94,6 +95,9 @@ class Rounds:
         operation = write.operation
         if not isinstance(operation, ops.Push | ops.BlendValues):
             return ReservedWrite(write, table.reserve(operation))
+        if isinstance(operation, ops.PushRows) and isinstance(table, SparseTable):
+            operation = push_by_id(operation, table.dtype, table.dim)
+            write = ops.OnTables(write.tables, operation)
         blends = isinstance(operation, ops.BlendValues)
         key = table, blends
         room = self._rooms.get(key)

@@ -62,6 +62,19 @@ def test_a_copy_has_learned_at_the_rates_of_the_server_that_died(whole: Client) 
         assert v.read().tolist() == before
 
 
+def test_a_copy_sums_bags_as_the_server_that_died(whole: Client) -> None:
+    ids = np.random.default_rng(0).integers(0, 5_000, 4_000)
+    bags = psnb.data.Ragged(ids, np.arange(0, 4_001, 40))
+    with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
+        e = strategy.embedding("e", 32, optimizer=psnb.Adagrad(0.1))
+        wait_until_copied(strategy)
+        for _ in range(2):
+            e.push_bags(bags, None, e.lookup_bags(bags) + 1)
+        before = e.lookup_bags(bags)
+        kill(whole, strategy.server_addresses[0])
+        np.testing.assert_array_equal(e.lookup_bags(bags), before)
+
+
 def test_a_new_copy_is_filled_so_that_the_other_server_may_die_too(whole: Client) -> None:
     with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
         wait_until_copied(strategy)

@@ -28,6 +28,7 @@ from psnb._src.client.whole_tables import TableName
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.hashing import summed
 from psnb._src.server.tables import operations as ops
+from psnb._src.server.tables.bags import push_by_id
 from psnb._src.server.tables.presence import add_to, compacted, union
 
 
@@ -158,8 +159,9 @@ class Accumulated(Updates):
                     self._gradients[key] = replace(
                         operation, gradient=np.array(gradient), norm=None
                     )
-                case ops.PushRows():
-                    self._rows.setdefault(key, []).append(operation)
+                case ops.PushRows(gradients=gradients):
+                    by_id = push_by_id(operation, gradients.dtype, gradients.shape[1])
+                    self._rows.setdefault(key, []).append(by_id)
                 case _:
                     super().add([(shard, write)])
 

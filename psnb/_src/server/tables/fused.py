@@ -21,6 +21,7 @@ from psnb._src.server import hashing, kernels
 from psnb._src.server.kernels import read_only
 from psnb._src.server.memory import Promise, answer_array, scratch
 from psnb._src.server.tables import operations as ops
+from psnb._src.server.tables.bags import check_bags, push_by_id, sum_rows
 from psnb._src.server.tables.checks import check_array, check_ids, check_offsets
 from psnb._src.server.tables.row_index import RowRequest
 from psnb._src.server.tables.row_table import RowTable
@@ -46,7 +47,7 @@ class _Found:
     def __init__(self, tables: Sequence[Table], of: ops.LookUpRows | ops.PushRows) -> None:
         kind = tables[0].kind
         others = [table for table in tables if table.kind != kind]
-        if kind is None or others or len({*tables}) < len(tables):
+        if kind is None or others or len({*tables}) < len(tables) or (of.bags and tables[1:]):
             raise tables[0].unknown(of)
         check_ids("ids", of.ids)
         self.tables: Sequence[RowTable] = tables  # type: ignore[assignment]  # by their kind
@@ -81,7 +82,7 @@ def run_on_rows(tables: Sequence[Table], operation: ops.RowsOperation) -> Any:
 
 
 def look_up(tables: Sequence[Table], of: ops.LookUpRows) -> np.ndarray | Float16Message:
-    """Return the rows of ids in tables, one matrix; zeros for those that are not admitted.
+    """Return the rows of ids in tables, or of bags, one matrix; zeros for ids without a row.
 
     Without ``training`` no row is made and no id counts as seen: an id without a row gives the
     values that this would begin with.
@@ -91,17 +92,25 @@ def look_up(tables: Sequence[Table], of: ops.LookUpRows) -> np.ndarray | Float16
     if of.training:
         requests = {at: found.tables[at].requested(of.ids[found.of(at)]) for at in found.others}
     first = found.tables[0]
-    out = answer_array((of.ids.size, first.dim), first.dtype)
+    shape = of.ids.size, first.dim
+    if of.bags is None:
+        rows = out = answer_array(shape, first.dtype)
+    else:
+        check_bags(of.bags, of.ids.size, first.dtype)
+        rows = scratch(shape, first.dtype)
+        out = answer_array((of.bags.bounds.size - 1, first.dim), first.dtype)
     # After all memory: a lookup that fails must not count as an occurrence.
     for at, request in requests.items():
         found.rows[found.of(at)] = found.tables[at].give(request)
-    kernels.take_rows(found.places, found.offsets, found.rows, out)
+    kernels.take_rows(found.places, found.offsets, found.rows, rows)
     for at in found.others:
         table, part = found.tables[at], found.of(at)
         if not of.training and not table.counts:
             new = np.flatnonzero(found.rows[part] < 0)
             some, values = table.first_rows(of.ids[part][new])
-            out[part][new[some]] = values
+            rows[part][new[some]] = values
+    if of.bags is not None:
+        sum_rows(of.bags, rows, out)
     return halved(out) if of.half else out
 
 
@@ -111,6 +120,7 @@ def reserve_push(
     """Get all memory that a push needs, after all checks; see `Table.reserve`."""
     found = _Found(tables, push)
     first = found.tables[0]
+    push = push_by_id(push, first.dtype, first.dim)
     for table in found.tables:
         if table.updater.optimizer is None:
             table.updater.required()  # raises
@@ -181,7 +191,7 @@ class ReservedPush:
         places, offsets, rows = self._where
         of = self._push
         norms, rates = of.norms and of.norms[at : at + 1], of.rates and of.rates[at : at + 1]
-        push = ops.PushRows(of.ids, of.gradients, None, norms, rates, of.half)
+        push = ops.PushRows(of.ids, of.gradients, None, norms, rates, None, of.half)
         requests = {0: self._requests[at]} if at in self._requests else {}
         where = places[at : at + 1], offsets[at : at + 2], rows
         made = ReservedPush(self._tables[at : at + 1], push, where, requests)

@@ -172,11 +172,30 @@ class MergeValues(TableWrite, frozen=True):
     counts: np.ndarray | None = None
 
 
+class BagMembers(Message, frozen=True):
+    """Which ids are in which bags; see `psnb._src.server.tables.bags`.
+
+    Attributes
+    ----------
+    position : numpy.ndarray
+        Which of the ids each member is, int32 ``(n,)``, one bag after the other.
+    bounds : numpy.ndarray
+        Where the members of each bag begin and end, int64 ``(bags + 1,)``.
+    factors : numpy.ndarray
+        What each member's row is multiplied by, of the table's dtype; empty for 1.
+    """
+
+    position: np.ndarray
+    bounds: np.ndarray
+    factors: np.ndarray
+
+
 class RowsOperation(TableOperation, frozen=True):
     """An operation on rows of any number of tables of one kind, each named once.
 
     ``offsets`` say where the ids of each table begin and end, int64 ``(tables + 1,)``; without them
-    all are of one table.
+    all are of one table. With ``bags``, in one table, rows and gradients are those of bags of its
+    ids: the sums of their members' rows.
     """
 
     def part(self, number: int) -> Any:
@@ -193,11 +212,12 @@ class LookUpRows(RowsOperation, TableRead, frozen=True):
     ids: np.ndarray
     offsets: np.ndarray | None = None
     training: bool = True
+    bags: BagMembers | None = None
     half: bool = False
 
     def part(self, number: int) -> LookUpRows:
         at = self._ids_of(number, self.offsets)
-        return LookUpRows(self.ids[at], None, self.training, self.half)
+        return LookUpRows(self.ids[at], None, self.training, None, self.half)
 
 
 class FetchRows(TableRead, frozen=True):
@@ -207,7 +227,7 @@ class FetchRows(TableRead, frozen=True):
 
 
 class PushRows(RowsOperation, Push, frozen=True):
-    """Lets the optimizers apply the gradients (``(n, dim)``) of ids, distinct in each table.
+    """Lets the optimizers apply the gradients of ids, ``(n, dim)``, distinct in each table.
 
     By table: ``norms`` are those of the whole embeddings' gradients; where one is left out, this
     shard's is the whole. ``rates`` are the learning rates, if they were computed before.
@@ -218,13 +238,14 @@ class PushRows(RowsOperation, Push, frozen=True):
     offsets: np.ndarray | None = None
     norms: Sequence[float | None] | None = None
     rates: Sequence[float] | None = None
+    bags: BagMembers | None = None
     half: bool = False
 
     def part(self, number: int) -> PushRows:
         at = self._ids_of(number, self.offsets)
         norms = self.norms and self.norms[number : number + 1]
         rates = self.rates and self.rates[number : number + 1]
-        return PushRows(self.ids[at], self.gradients[at], None, norms, rates, self.half)
+        return PushRows(self.ids[at], self.gradients[at], None, norms, rates, None, self.half)
 
 
 class MergeRows(TableWrite, frozen=True):
