@@ -1,7 +1,7 @@
 """Lookups and pushes of bags whose rows are summed on the servers, where that is fewer bytes.
 
 Each shard sums the rows that it has, for the bags that have some there, and gets the gradients of
-those bags. `Bags.are_fewer_bytes` decides; otherwise, rows travel as those of other ids do
+those bags. `_sums_are_fewer_bytes` decides; otherwise, rows travel as those of other ids do
 (`psnb._src.client.fused`).
 """
 
