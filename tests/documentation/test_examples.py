@@ -393,6 +393,39 @@ def test_files_and_jax(clicks: Namespace) -> None:
     clicks["strategy"].close()
 
 
+def test_two_towers(given: Namespace) -> None:
+    rng = np.random.default_rng(0)
+    user, group = rng.integers(200, size=4000), rng.integers(8, size=4000)
+    # Of forty items a user buys five, which others of his kind buy, too.
+    item = 2**62 + 5 * (user % 8) + rng.integers(5, size=4000)
+    item = np.where(rng.random(4000) < 0.1, 2**62 + group, item)
+    Path("purchases").mkdir()
+    for part in range(4):
+        rows = {"user": user[part::4], "item": item[part::4]}
+        pd.DataFrame(rows).to_parquet(f"purchases/{part}.parquet")
+    run(given, "# Purchases in Dask")
+    run(given, "# Two towers")
+    run(given, "# Train the towers")
+    # Below half of what the first batches have, and a third below chance.
+    begun = given["coordinator"].history()["loss"]["value"][:3].mean()
+    assert given["history"]["loss"][-1] < min(0.5 * begun, 0.7 * np.log(256))
+    run(given | {"user": 3}, "# The nearest items")
+    kinds = given["items"].nearest(given["users"].lookup(np.arange(8), training=False), k=5)[0]
+    own = 2**62 + 5 * np.arange(8)[:, None] + np.arange(5)
+    assert np.mean([len({*a} & {*b}) for a, b in zip(kinds, own, strict=True)]) > 4
+    assert given["coordinator"].events()[-1].kind is not psnb.EventKind.ROWS_UNMOVED
+
+
+def test_missing_values(given: Namespace) -> None:
+    Path("visits.csv").write_text("age,city,clicked\n20,Oslo,1\n,,0\n30,Oslo,1\n")
+    given["np"] = np
+    run(given, "# Fill what is missing")
+    (found,) = given["batches"]
+    assert found["age"].tolist() == [20, 40, 30]
+    assert found["age_missing"].tolist() == [0, 1, 0]
+    assert found["city"][0] == found["city"][2] != found["city"][1]
+
+
 # Models.
 
 
