@@ -40,10 +40,10 @@ class Model:
         self.servers = InProcess(3)
         self.still = self._variable("still", shards)
         self.w = self._variable("w", shards)
-        use = {"admission": psnb.CountFilter(2), "accessor": psnb.CtrAccessor()}
+        use: dict[str, Any] = {"admission": psnb.CountFilter(2), "accessor": psnb.CtrAccessor()}
         self.fixed = self._table("fixed", ROWS, shards)
         self.any = self._table("any", None, shards)
-        self.waiting = self._table("waiting", None, shards, **use)
+        self.waiting = self._table("waiting", None, shards, **use, storage="disk")
         self.meanwhile: Callable[[], object] = bool
 
     def _variable(self, name: str, shards: int) -> psnb.Variable:
@@ -63,6 +63,7 @@ class Model:
                 optimizer=spec.optimizer,
                 admission=spec.admission,
                 accessor=spec.accessor,
+                storage=spec.storage,
             )
             self.servers.call([Request(self.servers.shards[index], creation)])
 

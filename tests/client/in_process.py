@@ -141,6 +141,7 @@ def embedding(
     accessor: CtrAccessor | None = None,
     half: bool = False,
     name: str = "e",
+    storage: str = "memory",
 ) -> Embedding:
     transport = transport or InProcess(shards)
     for index, shard in enumerate(transport.shards):
@@ -148,6 +149,7 @@ def embedding(
             *(name, DIM, rows, index, shards, dtype, Uniform(), 3, optimizer),
             admission=admission or Always(),
             accessor=accessor,
+            storage=storage,
         )
         transport.call([Request(shard, creation)])
     spec = EmbeddingSpec(

@@ -77,6 +77,14 @@ def test_statistics_tell_rows_and_who_waits(shards: int) -> None:
     assert (e.statistics().rows, e.statistics().waiting) == (0, 0)
 
 
+def test_statistics_tell_what_is_on_disk() -> None:
+    e = ctr(storage="disk")
+    e.push(range(400), np.ones((400, DIM), np.float32))
+    assert e.statistics().disk_nbytes == 400 * (DIM * 4 + 12)
+    assert e.statistics().nbytes == e.statistics().index_nbytes
+    assert ctr().statistics().disk_nbytes == 0
+
+
 def test_admission_by_chance_is_the_same_on_any_number_of_servers() -> None:
     few, many = (embedding(None, n, admission=Probability(0.5)) for n in (1, 3))
     ids = np.arange(200) << 40

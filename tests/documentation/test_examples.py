@@ -686,6 +686,8 @@ def test_parameters(given: Namespace) -> None:
     run(given, "# Nearest neighbours, a description, all rows")
     assert given["scores"].shape == (4, 5)
     assert len(given["ids"]) == 50
+    run(given, "# Rows in files of the servers")
+    assert given["large"].statistics().disk_nbytes == 2 * 2 * 8 * 4
     run(given, "# Several ids, one row")
     assert not given["rows"][1].any()
     run(given, "# No vocabulary: texts are hashed")

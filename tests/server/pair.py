@@ -48,6 +48,7 @@ SPARSE = CreateSparse(
     *("e", 2, None, 0, 1, "float32", Constant(1.0), 0, Adam(0.1)),
     admission=CountFilter(2),
     accessor=CtrAccessor(),
+    storage="disk",
 )
 
 

@@ -70,7 +70,7 @@ def sparse(name: str, **more: Any) -> CreateSparse:
 CREATIONS = [
     CreateDense("v", np.arange(6, dtype=np.float32).reshape(3, 2), Adam(0.1, clipvalue=0.5)),
     sparse("any"),
-    sparse("counted", admission=CountFilter(2), accessor=CtrAccessor()),
+    sparse("counted", admission=CountFilter(2), accessor=CtrAccessor(), storage="disk"),
     sparse("chosen", admission=Probability(0.5)),
     sparse("fixed", rows=OLD + MORE, optimizer=SGD(0.1)),
 ]

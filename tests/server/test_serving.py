@@ -91,7 +91,7 @@ def test_those_behind_one_that_takes_long_are_run_after_it(
 
 
 def test_all_are_run_without_memory_to_prepare_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def prepared(request: ServerRequest) -> None:
+    def prepared(*_: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr(serving, "_made", prepared)

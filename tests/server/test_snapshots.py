@@ -97,7 +97,8 @@ STEP = st.one_of(
 def test_it_stays_as_it_was_whatever_is_done(
     rows: int | None, first: list[int], steps: list[tuple[str, Any]]
 ) -> None:
-    more = {} if rows else {"accessor": CtrAccessor(), "admission": CountFilter(1)}
+    use = {"accessor": CtrAccessor(), "admission": CountFilter(1), "storage": "disk"}
+    more = {} if rows else use
     table = sparse(rows, **more)
     push_ids(table, *first)
     before = table.state()

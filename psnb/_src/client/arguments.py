@@ -231,6 +231,11 @@ def check_accessor(accessor: CtrAccessor | None, name: str, rows: int | None) ->
     _require_growing("accessor", name, rows)
 
 
+def as_storage(storage: str, name: str) -> str:
+    """Return where rows are, or raise ConfigurationError if there is no such choice."""
+    return choice(f"embedding {name!r}: storage", storage, ["memory", "disk"])
+
+
 def _must_be(name: str, what: str, wanted: str, found: object) -> ConfigurationError:
     return ConfigurationError(f"embedding {name!r}: {what} must be {wanted}, found {shown(found)}")
 

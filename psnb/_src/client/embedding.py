@@ -37,7 +37,7 @@ from psnb.errors import ConfigurationError, InvalidArrayError
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingStatistics:
-    """An embedding's rows and memory, over all servers.
+    """An embedding's rows, and what they take, over all servers.
 
     Attributes
     ----------
@@ -46,15 +46,18 @@ class EmbeddingStatistics:
     waiting : int
         Ids that were sighted, but not often enough to be admitted.
     nbytes : int
-        Bytes in total: parameters, optimizer state, use of rows and index.
+        Bytes of memory: parameters, optimizer state, use of rows and index.
     index_nbytes : int
-        Bytes of the hash maps from ids to rows.
+        Those of the hash maps from ids to rows.
+    disk_nbytes : int
+        Bytes in files: parameters, optimizer state and use of rows, with ``storage="disk"``.
     """
 
     rows: int
     waiting: int
     nbytes: int
     index_nbytes: int
+    disk_nbytes: int
 
 
 @dataclass(frozen=True, slots=True)

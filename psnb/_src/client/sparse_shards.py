@@ -52,6 +52,7 @@ class EmbeddingSpec:
     initializer: Initializer = _UNIFORM
     half: bool = False
     """Whether rows and gradients travel with 16 bits."""
+    storage: str = "memory"
 
     @property
     def seed(self) -> int:
@@ -107,6 +108,7 @@ class SparseShards(ParameterShards):
             "initializer": spec.initializer.describe(),
             "admission": spec.admission.describe() if spec.rows is None else None,
             "accessor": None if spec.accessor is None else spec.accessor.describe(),
+            "storage": spec.storage,
         }
 
     @property

@@ -10,6 +10,7 @@ import numpy as np
 
 from psnb._src.dask_compat.reach import unpickled
 from psnb._src.server import operations as ops
+from psnb._src.server.disk import DiskSpace
 from psnb._src.server.hashing import each_once
 from psnb._src.server.kernels import read_only
 from psnb._src.server.memory import require_room
@@ -28,14 +29,17 @@ COMPILING = 1 << 24
 process. (Those of a table took at most 4 MB when they were loaded from numba's cache.)"""
 
 
-def build(creation: ops.CreateTable) -> Table:
-    """Make a table; `MemoryError` if there is no memory to compile its loops."""
+def build(creation: ops.CreateTable, disk: DiskSpace | None = None) -> Table:
+    """Make a table; `MemoryError` if there is no memory to compile its loops.
+
+    Its files, if it has some, are where ``disk`` says.
+    """
     require_room(COMPILING)
     match creation:
         case ops.CreateDense(name, values, optimizer):
             return DenseTable(name, values, optimizer)
         case ops.CreateSparse():
-            return SparseTable(**msgspec.structs.asdict(creation))
+            return SparseTable(**msgspec.structs.asdict(creation), disk=disk)
     raise InternalError(f"there are no tables of {type(creation).__name__}")
 
 
@@ -59,7 +63,7 @@ def warm_up(creation: ops.CreateTable) -> None:
         # The smallest table: one row on its shard, whose id is admitted.
         rows = None if creation.rows is None else int(creation.index) + 1
         ids = np.array([creation.index], np.uint64)
-        arguments = {**msgspec.structs.asdict(creation), "rows": rows}
+        arguments = {**msgspec.structs.asdict(creation), "rows": rows, "storage": "memory"}
         SparseTable(**arguments).lookup(ids)
         optimizer = _clipping(creation.optimizer)
         small = SparseTable(**{**arguments, "admission": Always(), "optimizer": optimizer})

@@ -41,6 +41,24 @@ def no_memory(nbytes: int) -> MemoryError:
     return error
 
 
+class DiskFullError(MemoryError):
+    """A disk has no place for rows; `refusal` says so.
+
+    Parameters
+    ----------
+    nbytes : int
+        How many bytes more were wanted.
+    folder : str
+        Where.
+    why : str
+        What the system says.
+    """
+
+    def __init__(self, nbytes: int, folder: str, why: str) -> None:
+        super().__init__(f"no {nbytes:,} bytes more for rows in {folder}: {why}")
+        self.nbytes, self.folder, self.why = nbytes, folder, why
+
+
 class Reservable:
     """Counts what is promised of its room.
 
@@ -125,6 +143,8 @@ def allocate(get: Callable[[Any, Any], Any], shape: Shape | int, dtype: Any) -> 
     """Return what ``get`` returns, or raise `no_memory`."""
     try:
         return get(shape, dtype)
+    except DiskFullError:
+        raise
     except (MemoryError, ValueError):  # numpy's for more than there are addresses
         count = shape if isinstance(shape, int) else math.prod(shape)
         raise no_memory(count * np.dtype(dtype).itemsize) from None
@@ -149,6 +169,13 @@ def refusal(error: MemoryError, what: str, where: str) -> ServerMemoryError:
     wanted = "more memory" if nbytes is None else f"{nbytes:,} bytes more"
     # Its frames hold memory that others need now.
     error.__traceback__ = error.__cause__ = None
+    if isinstance(error, DiskFullError):
+        return ServerMemoryError(
+            f"{where} has no place on its disk for {what}: that needs {wanted} in {error.folder}, "
+            f"and the system says {error.why!r}. Nothing was changed. Free some, have Dask's "
+            "workers use a larger disk (--local-directory), start more servers, or hold fewer rows "
+            "(admission=, shrink)"
+        )
     return ServerMemoryError(
         f"{where} has no memory for {what}: that needs {wanted}, and {_limit()}. Nothing was "
         "changed. Give the processes of servers more memory, start more of them, or hold less "

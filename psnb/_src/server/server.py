@@ -17,6 +17,7 @@ from psnb._src.placement.layout import ShardPlacement
 from psnb._src.placement.status import Role, ServerStatus
 from psnb._src.server import operations as ops
 from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.disk import DiskSpace
 from psnb._src.server.file_work import FileWork
 from psnb._src.server.making import build, unpacked
 from psnb._src.server.memory import refusal
@@ -59,6 +60,8 @@ class Host:
         Calls functions on the server's event loop, from any thread.
     making, files : StandbyThreads
         Make memory ready, and write and read checkpoints; several servers may share them.
+    disk : DiskSpace, optional
+        Where tables have their files; several servers may share it.
 
     Attributes
     ----------
@@ -67,9 +70,16 @@ class Host:
     """
 
     def __init__(
-        self, key: str, name: str, soon: Soon, making: StandbyThreads, files: StandbyThreads
+        self,
+        key: str,
+        name: str,
+        soon: Soon,
+        making: StandbyThreads,
+        files: StandbyThreads,
+        disk: DiskSpace | None = None,
     ) -> None:
         self.key, self._name, self._soon, self._files = key, name, soon, files
+        self._disk = disk
         self.leaves = False
         self._hosted: dict[int, HostedShard] = {}
         self._traffic = Counter(pulls=0, pushes=0, updates=0, staleness=0)  # since the start
@@ -374,7 +384,7 @@ class Host:
 
     def _make(self, index: int, creation: ops.CreateTable) -> Table:
         made = self._made.get((index, creation.name))
-        return build(creation) if made is None else made
+        return build(creation, self._disk) if made is None else made
 
 
 def _refusal(hosted: HostedShard | None, term: int) -> str:

@@ -36,10 +36,11 @@ from typing import Any
 import msgspec
 from distributed import Worker
 
-from psnb._src.dask_compat.plugins import actor_of, add_handler, remove_handler
+from psnb._src.dask_compat.plugins import actor_of, add_handler, memory_limit, remove_handler
 from psnb._src.dask_compat.reach import CONNECTION_KEPT, Comm, event_loop
 from psnb._src.placement.registry import ParameterServer
 from psnb._src.server import operations as ops
+from psnb._src.server.disk import DiskSpace
 from psnb._src.server.making import (
     begins_scan,
     build,
@@ -109,6 +110,7 @@ class ParameterServers:
         self._streams: set[MessageStream] = set()  # to each client
         # Others while there are servers.
         self._making = self._files = StandbyThreads("psnb-none", 0)
+        self._disk = DiskSpace()
         self._timer: asyncio.TimerHandle | None = None
         self._leaving = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -142,9 +144,10 @@ class ParameterServers:
             extend_stack()
             self._making = StandbyThreads("psnb-making", 1)
             self._files = StandbyThreads("psnb-files", 2)
+            self._disk = DiskSpace(self._worker.local_directory, memory_limit(self._worker))
             self._timer = self._loop.call_later(_MINUTE, self._count_minute)
         soon = self._loop.call_soon_threadsafe
-        host = Host(key, f"server {actor.name}", soon, self._making, self._files)
+        host = Host(key, f"server {actor.name}", soon, self._making, self._files, self._disk)
         host.leaves, actor.host = self._leaving, host
         self._servers[key] = _Server(key, host)
 
@@ -201,7 +204,7 @@ class ParameterServers:
         if server is not None and any(map(takes_long, request.operations)):
             if any(map(reads_files, request.operations)):
                 return self._prepare(stream, request, self._files, partial(_read, server.host))
-            return self._prepare(stream, request, self._making, _made)
+            return self._prepare(stream, request, self._making, partial(_made, self._disk))
         self._run(stream, request, {})
         return None
 
@@ -278,6 +281,7 @@ class ParameterServers:
         if not self._servers:
             self._making.end()
             self._files.end()
+            self._disk.close()
             if self._timer is not None:
                 self._timer.cancel()
 
@@ -306,7 +310,7 @@ def _read(host: Host, request: ServerRequest) -> tuple[ServerRequest, Made]:
     return ServerRequest(request.number, request.key, operations), {}
 
 
-def _made(request: ServerRequest) -> tuple[ServerRequest, Made]:
+def _made(disk: DiskSpace, request: ServerRequest) -> tuple[ServerRequest, Made]:
     """Do what takes long: unpickle, which may import modules, compile kernels and make tables.
 
     A failure raises when it is run.
@@ -325,5 +329,5 @@ def _made(request: ServerRequest) -> tuple[ServerRequest, Made]:
         for shard, creation in to_make(operations[at]):
             with contextlib.suppress(Exception):
                 warm_up(creation)
-                made[shard, creation.name] = build(creation)
+                made[shard, creation.name] = build(creation, disk)
     return ServerRequest(request.number, request.key, operations), made

@@ -1,9 +1,10 @@
 """Snapshot: a table as it was at one moment, read in chunks while the table changes. Pure.
 
 Copy on write: rows that change before they were read are copied first. So a snapshot takes the
-memory of these rows, at most as much as the table, and no operation waits for more than a chunk and
-for the rows that it changes itself. (The removal of rows copies all unread rows, and so does the
-update of a variable as a whole: into `PreallocatedPages`, if they were asked for in advance.)
+memory of these rows, at most as much as the table (or that of a file, if the table is on disk), and
+no operation waits for more than a chunk and for the rows that it changes itself. (The removal of
+rows copies all unread rows, and so does the update of a variable as a whole: into
+`PreallocatedPages`, if they were asked for in advance.)
 
 It is read in one of two ways: in segments of rows, of which the last may be asked for once more; or
 array by array, as files have them.
@@ -14,6 +15,7 @@ Not thread-safe; the server's one thread is its only user.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import threading
 from abc import abstractmethod
@@ -27,6 +29,7 @@ from psnb._src.server.operations import SnapshotHeader
 from psnb._src.server.tables.changed_rows import Changes, Watcher
 from psnb._src.server.tables.checks import ROW_USE
 from psnb._src.server.tables.dense import DenseTable
+from psnb._src.server.tables.growing_array import GrowingArray
 from psnb._src.server.tables.operations import Segment, row_nbytes
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.server.tables.table import Table
@@ -290,6 +293,16 @@ class _WholeSnapshot(Snapshot):
         self._kept[name].update(zip(new, copies, strict=True))
 
 
+class _Copies(GrowingArray):
+    """Rows as they were, in a file if the table is; else in memory that is there when written."""
+
+    def _larger(self, count: int) -> np.ndarray:
+        if self._file is not None:
+            return super()._larger(count)
+        assert self._most is not None
+        return in_small_pages((self._most, self.whole.shape[1]), self.whole.dtype)
+
+
 class _RowSnapshot(Snapshot):
     """Of a table whose rows are copied when they change; its rows are numbered among its own."""
 
@@ -303,7 +316,7 @@ class _RowSnapshot(Snapshot):
         # For each row, where its copy is, from 1 on; 0 if there is none. (The system provides
         # memory for zeros only when they are written.)
         self._place = np.zeros(self.rows, np.int32)
-        self._kept: Segment = {}
+        self._kept: dict[str, GrowingArray] = {}
         self._count = 0
         self._use: Segment = {}  # of all rows, once the whole has changed
 
@@ -338,12 +351,13 @@ class _RowSnapshot(Snapshot):
             array = self._table.column(name, self._in_table(slice(start, stop)))
         kept = np.flatnonzero(place)
         if kept.size:
-            array[kept] = self._kept[name][place[kept] - 1]
+            copies = self._kept[name].rows[place[kept] - 1]
+            array[kept] = copies.reshape(-1, *form.shape[1:])
         return array
 
     def close(self) -> None:
         super().close()
-        self._kept = self._use = {}
+        self._kept, self._use = {}, {}
 
     def _own(self, rows: np.ndarray) -> np.ndarray:
         """Return the copies of unread rows of the table."""
@@ -361,12 +375,15 @@ class _RowSnapshot(Snapshot):
         if not rows.size:
             return
         if not self._kept:
-            shapes, forms = self.shapes, self.form
-            self._kept = {n: in_small_pages(shapes[n], forms[n].dtype) for n in forms}
+            self._kept = {
+                name: _Copies(math.prod(form.shape[1:]), form.dtype, self.rows, self._table.disk)
+                for name, form in self.form.items()
+            }
         start, self._count = self._count, self._count + rows.size
-        self._place[rows] = np.arange(start + 1, self._count + 1)
         for name, array in self._table.pick(self._in_table(rows)).items():
-            self._kept[name][start : self._count] = array
+            self._kept[name].grow(self._count)
+            self._kept[name].rows[start:] = array.reshape(rows.size, -1)
+        self._place[rows] = np.arange(start + 1, self._count + 1)
 
 
 # OpenSnapshots: the snapshots of a server's tables that are being read, by name. Pure.

@@ -37,6 +37,7 @@ class _EmbeddingRecipe(_VariableRecipe, frozen=True, forbid_unknown_fields=True)
     initializer: dict[str, Any]
     admission: dict[str, Any] | None
     accessor: dict[str, Any] | None
+    storage: str
 
 
 def described_parameter(

@@ -380,6 +380,7 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         padding_idx: int | None = None,
         admission: Admission | None = None,
         accessor: CtrAccessor | None = None,
+        storage: str = "memory",
     ) -> Embedding:
         """Put an embedding table on the servers, spread over all of them.
 
@@ -411,6 +412,11 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         accessor : CtrAccessor, optional
             If given (and ``rows`` is None), the servers count shows, clicks and days unseen of each
             row, and `Embedding.shrink` removes rows by them.
+        storage : {"memory", "disk"}
+            Where servers have the rows, their optimizer state and their use. On disk, they are in
+            files in the folders of Dask's workers, which go with the servers, and the system's page
+            cache has those that are in use: a table may be larger than memory. Ids are in memory,
+            32 bytes each at most. Needs Linux.
 
         Returns
         -------
@@ -446,6 +452,7 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
                 arguments.as_admission(admission, name, rows),
                 accessor,
                 arguments.as_initializer(initializer, name),
+                storage=arguments.as_storage(storage, name),
             )
             return self._core.tables.embedding(spec)
 

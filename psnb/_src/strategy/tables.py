@@ -315,6 +315,7 @@ def _creations(
                     optimizer=optimizer,
                     admission=spec.admission,
                     accessor=spec.accessor,
+                    storage=spec.storage,
                 ),
             )
             for shard in shards.shard_ids

@@ -68,6 +68,7 @@ def test_all_parameters_are_there_again_as_they_were(cluster: Client, tmp_path: 
             padding_idx=7,
             admission=psnb.CountFilter(2),
             accessor=psnb.CtrAccessor(delete_after_unseen_days=math.inf),
+            storage="disk",
         )
         for _ in range(2):
             ads.push([1, 2, 3], np.ones((3, 3)))
@@ -92,6 +93,7 @@ def test_all_parameters_are_there_again_as_they_were(cluster: Client, tmp_path: 
         assert isinstance(made, psnb.Embedding)
         np.testing.assert_array_equal(made.lookup([1, 2, 3, 9], training=False), rows)
         assert made.padding_idx == 7
+        assert made.statistics().disk_nbytes > 0
         assert (made.admission, made.accessor) == (ads.admission, ads.accessor)
         made.push([4], np.ones((1, 3)))  # was seen once before it was saved
         assert made.lookup([4], training=False).any()

@@ -70,6 +70,7 @@ def test_a_ctr_table_in_closures_and_over_a_checkpoint(cluster: Client, tmp_path
         ({"rows": 10, "accessor": psnb.CtrAccessor()}, "accessor is for rows=None"),
         ({"admission": 0.5}, "admission must be psnb.Always"),
         ({"accessor": True}, "accessor must be a psnb.CtrAccessor"),
+        ({"storage": "ssd"}, "storage must be 'memory' or 'disk', found 'ssd'"),
         ({"padding_idx": 1.5}, "padding_idx must be an id or None"),
         ({"rows": 10, "padding_idx": 10}, "ids are 0 to 9"),
     ],

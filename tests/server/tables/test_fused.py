@@ -52,12 +52,14 @@ FORMS: dict[str, tuple[int | None, Optimizer, Admission]] = {
     "by users": (None, SGD(lambda step: 0.1 / (step + 1)), Always()),
 }
 
+ON_DISK = "fixed alike", "alike", "counted"
+
 
 def table(name: str) -> SparseTable:
     rows, optimizer, admission = FORMS[name]
     accessor = CtrAccessor() if rows is None else None
     creation = name, DIM, rows, 0, 1, "float32", Uniform(), len(name), optimizer
-    return SparseTable(*creation, admission, accessor)
+    return SparseTable(*creation, admission, accessor, "disk" if name in ON_DISK else "memory")
 
 
 def flat(parts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,18 +29,18 @@ OPTIMIZER = Adagrad(0.5)
 ADMISSIONS = [Always(), Probability(0.5), CountFilter(1), CountFilter(2), CountFilter(5)]
 
 
-def table(admission: Admission = ADMISSIONS[0]) -> SparseTable:
-    return SparseTable(
-        "e", DIM, None, 0, 1, "float64", Uniform(), SEED, OPTIMIZER, admission, ACCESSOR
-    )
+def table(admission: Admission = ADMISSIONS[0], storage: str = "memory") -> SparseTable:
+    form = "e", DIM, None, 0, 1, "float64", Uniform(), SEED, OPTIMIZER, admission, ACCESSOR
+    return SparseTable(*form, storage)
 
 
 class Sharded:
-    """A table over some shards, as handles deal ids out."""
+    """A table over some shards, as handles deal ids out; every second one is on disk."""
 
     def __init__(self, shards: int, admission: Admission) -> None:
         self.admission = admission
-        self.tables = [table(admission) for _ in range(shards)]
+        storages = itertools.islice(itertools.cycle(["memory", "disk"]), shards, 2 * shards)
+        self.tables = [table(admission, each) for each in storages]
 
     def split(self, ids: np.ndarray) -> list[tuple[SparseTable, np.ndarray]]:
         owners = shard_of_ids(ids, len(self.tables), growing=True)

@@ -23,7 +23,7 @@ KINDS = pytest.mark.parametrize("rows", [ROWS, None], ids=["fixed", "growing"])
 
 
 class Shards:
-    """One embedding table over several shards, split as handles split it."""
+    """One embedding table over several shards, split as handles split it; one is on disk."""
 
     def __init__(
         self,
@@ -36,7 +36,8 @@ class Shards:
         self.growing = rows is None
         self.tables = [
             SparseTable(
-                "e", DIM, rows, index, shards, dtype, initializer or Uniform(), SEED, optimizer
+                *("e", DIM, rows, index, shards, dtype, initializer or Uniform(), SEED, optimizer),
+                storage="memory" if index else "disk",
             )
             for index in range(shards)
         ]

@@ -1,10 +1,13 @@
-"""GrowingArray: rows in memory that do not move when rows are added. Pure.
+"""GrowingArray: rows in memory, or in a file, that do not move when rows are added. Pure.
 
 Once it is larger than a few megabytes, it reserves as much address space as the machine has
 memory and uses it from the front: the operating system provides memory for a page when it is
 first written. So growth copies nothing, and the rows are one plain array to the kernels. If so
 much address space is not available (on systems that count it as memory, or limit it), the array
 grows by half, and its rows are copied when that room is used up.
+
+In a file (`psnb._src.server.disk`) they are one plain array, too, since it is mapped: it is
+allocated for what is reserved.
 
 Rows are aligned to cache lines, if their size allows it, and lie in huge pages, which are asked
 for. That halves the time of reading rows at random.
@@ -19,7 +22,8 @@ import os
 import numpy as np
 
 from psnb._src.server import kernels
-from psnb._src.server.memory import lasting
+from psnb._src.server.disk import DiskSpace
+from psnb._src.server.memory import allocate, lasting
 
 _SMALL_TABLE = 1 << 22
 """Bytes up to which an array is copied to grow."""
@@ -36,6 +40,8 @@ class GrowingArray:
         The dtype of the elements.
     most : int, optional
         The largest number of rows, if it is known.
+    disk : DiskSpace, optional
+        Where its file is; by default the rows are in memory.
 
     Attributes
     ----------
@@ -45,8 +51,10 @@ class GrowingArray:
         The rows, and behind them the room for more.
     """
 
-    def __init__(self, columns: int, dtype: np.dtype, most: int | None = None) -> None:
-        self._most = most
+    def __init__(
+        self, columns: int, dtype: np.dtype, most: int | None = None, disk: DiskSpace | None = None
+    ) -> None:
+        self._most, self._file = most, None if disk is None else disk.file(most)
         self._place: np.ndarray | None = None
         self.whole = np.empty((0, columns), dtype)
         self.rows = self.whole
@@ -72,13 +80,21 @@ class GrowingArray:
         """
         if count > len(self.whole):
             larger = self._larger(count)
-            larger[: len(self.rows)] = self.rows
+            if self._file is None:
+                larger[: len(self.rows)] = self.rows
             self._move(larger, len(self.rows))
 
     def grow(self, count: int) -> None:
         """Add rows until there are ``count``; the new ones are not initialised."""
         self.reserve(count)
         self.rows = self.whole[:count]
+
+    def copy_of(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Return a copy of some rows, by their numbers."""
+        if self._file is not None and isinstance(rows, slice):
+            start, stop, _ = rows.indices(len(self.rows))
+            self._file.will_read(start * self._row, stop * self._row)
+        return self.rows[rows].copy()
 
     def clear(self) -> None:
         """Drop all rows; the room stays."""
@@ -91,6 +107,12 @@ class GrowingArray:
         of the rest.
         """
         count = int(np.count_nonzero(which))
+        if self._file is not None:
+            # In place: there may be no room for a second file.
+            kernels.move_up(self.rows, which)
+            self._file.shrink(max(count, room) * self._row)
+            self._move(self.whole[: self._file.allocated // self._row], count)
+            return
         other = GrowingArray(self.whole.shape[1], self.whole.dtype, self._most)
         try:
             other.grow(count)
@@ -102,9 +124,20 @@ class GrowingArray:
         else:
             self._move(other.whole, count)
 
+    @property
+    def disk_nbytes(self) -> int:
+        """How many bytes of the rows are in a file."""
+        return 0 if self._file is None else self.rows.nbytes
+
+    @property
+    def _row(self) -> int:
+        return self.whole.shape[1] * self.whole.dtype.itemsize
+
     def _larger(self, count: int) -> np.ndarray:
-        columns, dtype = self.whole.shape[1], self.whole.dtype
-        row = columns * dtype.itemsize
+        columns, dtype, row = self.whole.shape[1], self.whole.dtype, self._row
+        if self._file is not None:
+            in_file: np.ndarray = allocate(self._file.rows, (count, columns), dtype)
+            return in_file
         enough = self._most or max(count, len(self.whole) * 3 // 2)
         sizes = [enough, count]
         if self._most is None and enough * row > _SMALL_TABLE:

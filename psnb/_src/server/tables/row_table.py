@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 from psnb._src.server import kernels
+from psnb._src.server.disk import DiskSpace
 from psnb._src.server.hashing import MOST_ROWS
 from psnb._src.server.kernels import read_only
 from psnb._src.server.memory import Promise, Reservable
@@ -55,6 +56,10 @@ class RowTable(Table, Reservable):
         Which ids get a row, if ``rows`` is None.
     accessor : CtrAccessor, optional
         How the use of rows is recorded, if ``rows`` is None; by default it is not recorded.
+    storage : str
+        ``"memory"``, or ``"disk"`` for values, optimizer state and use in files.
+    disk : DiskSpace, optional
+        Where these are.
 
     Attributes
     ----------
@@ -68,6 +73,8 @@ class RowTable(Table, Reservable):
         Whether some ids may have no row, though they were looked up or pushed.
     moved : MovedRows
         How far rows have moved.
+    disk : DiskSpace or None
+        Where its rows are in files, if they are.
     at : int
         The address of its place, where compiled loops find its arrays; see
         `psnb._src.server.kernels`.
@@ -90,8 +97,11 @@ class RowTable(Table, Reservable):
         optimizer: Optimizer | None,
         admission: Admission = _ALWAYS,
         accessor: CtrAccessor | None = None,
+        storage: str = "memory",
+        disk: DiskSpace | None = None,
     ) -> None:
         super().__init__()
+        self.disk = (disk or DiskSpace()) if storage == "disk" else None
         self.name, self.dim, self.dtype = name, dim, np.dtype(dtype)
         self._initializer, self._seed = initializer, seed
         self._coming = 0  # rows that there is room for, as they will be loaded
@@ -125,13 +135,17 @@ class RowTable(Table, Reservable):
         return self.index.count
 
     def nbytes(self) -> int:
-        """Return the bytes of parameters, optimizer state, index, and marks of changes.
+        """Return the bytes of parameters, optimizer state, index, and marks of changes, in all.
 
         The room that a growing table reserves for more rows is not counted: it takes no memory yet.
         """
         changed = 0 if self._changed is None else self._changed.nbytes()
         arrays = sum(array.rows.nbytes for array in self.row_arrays())
         return arrays + self.index.nbytes() + changed
+
+    def disk_nbytes(self) -> int:
+        """Return how many of the bytes are in files."""
+        return sum(array.disk_nbytes for array in self.row_arrays())
 
     def _known_use(self) -> RowUse:
         if self._use is None:
@@ -164,23 +178,23 @@ class RowTable(Table, Reservable):
     def _begin(self) -> None:
         """Make it empty, in new memory."""
         most = None if self._fixed is None else len(range(self._fixed[1], *self._fixed[::2]))
-        values = GrowingArray(self.dim, self.dtype, most)
-        slots = {name: GrowingArray(self.dim, self.dtype, most) for name in self.updater.slots}
-        for array in (values, *slots.values()):
-            array.reserve(most or 0)
+        array = partial(GrowingArray, self.dim, self.dtype, most, self.disk)
+        values, slots = array(), {name: array() for name in self.updater.slots}
+        for each in (values, *slots.values()):
+            each.reserve(most or 0)
         index = (
             GrowingRowIndex(self._admission, self._seed)
             if self._fixed is None
             else FixedRowIndex(*self._fixed)
         )
-        self._use = RowUse(self._accessor) if self._accessor else None
+        self._use = RowUse(self._accessor, self.disk) if self._accessor else None
         self._values, self._slots = values, slots
         self.replace_index(index)
         # An optimizer with more slots than that has no loop that looks for them here.
-        for at, array in zip(
+        for at, each in zip(
             range(kernels.VALUES, kernels.PLACE), (values, *slots.values()), strict=False
         ):
-            array.noted_in(self._place[at : at + 1])
+            each.noted_in(self._place[at : at + 1])
         self._extend(0, self.index.ids())
         self.measure()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from psnb._src.server import kernels
+from psnb._src.server.disk import DiskSpace
 from psnb._src.server.kernels import read_only
 from psnb._src.server.tables.checks import ROW_USE
 from psnb._src.server.tables.growing_array import GrowingArray
@@ -77,10 +78,12 @@ class RowUse(GrowingArray):
     ----------
     accessor : CtrAccessor
         How they are scored and decayed.
+    disk : DiskSpace, optional
+        Where they are; by default in memory.
     """
 
-    def __init__(self, accessor: CtrAccessor) -> None:
-        super().__init__(3, np.dtype(np.float32))
+    def __init__(self, accessor: CtrAccessor, disk: DiskSpace | None = None) -> None:
+        super().__init__(3, np.dtype(np.float32), disk=disk)
         self.accessor = accessor
 
     def grow(self, count: int) -> None:

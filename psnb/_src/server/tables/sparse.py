@@ -172,8 +172,9 @@ class SparseTable(RowTable):
         return {
             "rows": self.index.count,
             "waiting": self.index.waiting,
-            "nbytes": self.nbytes(),
+            "nbytes": self.nbytes() - self.disk_nbytes(),
             "index_nbytes": self.index.nbytes(),
+            "disk_nbytes": self.disk_nbytes(),
         }
 
     def segment(self, start: int, stop: int) -> ops.Segment:
@@ -190,7 +191,7 @@ class SparseTable(RowTable):
         if name in ROW_USE:
             return self._known_use().column(name, rows)
         array = self._values if name == "values" else self._slots[name.removeprefix("slot.")]
-        return array.rows[rows].copy()
+        return array.copy_of(rows)
 
     def make_room(self, rows: int) -> None:
         super().make_room(rows)
