@@ -26,6 +26,7 @@ export interface Update {
   workers?: WorkerRow[];
   servers?: ServerRow[];
   metrics?: Metric[];
+  slices?: Slices[];
   timeline?: Span[];
   failures?: FailureRow[];
   events?: EventRow[];
@@ -107,6 +108,21 @@ export interface ServerRow {
   pulls_per_second: Num;
   pushes_per_second: Num;
   staleness: Num;
+}
+
+/** The values of a metric by slice; the list of them is always whole. */
+export interface Slices {
+  metric: string;
+  count: number;
+  rows: SliceRow[];
+  others: SliceRow | null;
+}
+
+/** One slice of a metric. */
+export interface SliceRow {
+  slice: string;
+  value: Num;
+  examples: number;
 }
 
 /** The coordinator now; in every update. */
@@ -277,7 +293,7 @@ export type FromView = Hello | Command | Attach;
 
 /** JSON schemas of all that a view hears; `$ref` is a name of these. */
 export const SCHEMAS = {
-  Update: {"type": "object", "properties": {"checkpoint": {"$ref": "CheckpointRow"}, "controls": {"type": "object", "additionalProperties": {"type": "string"}}, "coordinator": {"type": "string"}, "depth": {"type": "array", "items": {"type": "array", "prefixItems": [{"type": "number"}, {"type": "integer"}, {"type": "integer"}]}}, "events": {"type": "array", "items": {"$ref": "EventRow"}}, "failures": {"type": "array", "items": {"$ref": "FailureRow"}}, "full": {"type": "boolean"}, "identity": {"$ref": "Identity"}, "metrics": {"type": "array", "items": {"$ref": "Metric"}}, "notice": {"type": "string"}, "optimizers": {"type": "array", "items": {"$ref": "OptimizerRow"}}, "sequence": {"type": "integer"}, "servers": {"type": "array", "items": {"$ref": "ServerRow"}}, "starved": {"type": "string"}, "summary": {"$ref": "Summary"}, "tables": {"type": "array", "items": {"type": "string"}}, "timeline": {"type": "array", "items": {"$ref": "Span"}}, "type": {"enum": ["update"]}, "version": {"type": "integer"}, "workers": {"type": "array", "items": {"$ref": "WorkerRow"}}}, "required": ["coordinator", "full", "sequence", "summary", "type", "version"]},
+  Update: {"type": "object", "properties": {"checkpoint": {"$ref": "CheckpointRow"}, "controls": {"type": "object", "additionalProperties": {"type": "string"}}, "coordinator": {"type": "string"}, "depth": {"type": "array", "items": {"type": "array", "prefixItems": [{"type": "number"}, {"type": "integer"}, {"type": "integer"}]}}, "events": {"type": "array", "items": {"$ref": "EventRow"}}, "failures": {"type": "array", "items": {"$ref": "FailureRow"}}, "full": {"type": "boolean"}, "identity": {"$ref": "Identity"}, "metrics": {"type": "array", "items": {"$ref": "Metric"}}, "notice": {"type": "string"}, "optimizers": {"type": "array", "items": {"$ref": "OptimizerRow"}}, "sequence": {"type": "integer"}, "servers": {"type": "array", "items": {"$ref": "ServerRow"}}, "slices": {"type": "array", "items": {"$ref": "Slices"}}, "starved": {"type": "string"}, "summary": {"$ref": "Summary"}, "tables": {"type": "array", "items": {"type": "string"}}, "timeline": {"type": "array", "items": {"$ref": "Span"}}, "type": {"enum": ["update"]}, "version": {"type": "integer"}, "workers": {"type": "array", "items": {"$ref": "WorkerRow"}}}, "required": ["coordinator", "full", "sequence", "summary", "type", "version"]},
   CheckpointRow: {"type": "object", "properties": {"error": {"type": "string"}, "held": {"type": "number"}, "path": {"type": "string"}, "share": {"type": "number"}, "state": {"enum": ["failed", "none", "saved", "saving"]}}, "required": ["error", "held", "path", "share", "state"]},
   EventRow: {"type": "object", "properties": {"kind": {"type": "string"}, "message": {"type": "string"}, "time": {"type": "number"}, "worker": {"type": "string"}}, "required": ["kind", "message", "time", "worker"]},
   FailureRow: {"type": "object", "properties": {"closure": {"type": "string"}, "error": {"type": "string"}, "number": {"type": "integer"}, "time": {"type": "number"}, "traceback": {"type": "string"}, "worker": {"type": "string"}}, "required": ["closure", "error", "number", "time", "traceback", "worker"]},
@@ -285,6 +301,8 @@ export const SCHEMAS = {
   Metric: {"type": "object", "properties": {"averages": {"contentEncoding": "base64", "type": "string"}, "count": {"type": "integer"}, "last": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "name": {"type": "string"}, "smoothed": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "start": {"type": "integer"}, "steps": {"contentEncoding": "base64", "type": "string"}, "times": {"contentEncoding": "base64", "type": "string"}, "values": {"contentEncoding": "base64", "type": "string"}}, "required": ["averages", "count", "last", "name", "smoothed", "start", "steps", "times", "values"]},
   OptimizerRow: {"type": "object", "properties": {"learning_rate": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "optimizer": {"type": "string"}, "parameter": {"type": "string"}, "schedule": {"type": "string"}}, "required": ["learning_rate", "optimizer", "parameter", "schedule"]},
   ServerRow: {"type": "object", "properties": {"address": {"type": "string"}, "bytes": {"type": "integer"}, "name": {"type": "string"}, "pulls_per_second": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "pushes_per_second": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "shards": {"type": "integer"}, "staleness": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "state": {"type": "string"}, "tone": {"enum": ["bad", "busy", "good", "quiet", "waiting"]}}, "required": ["address", "bytes", "name", "pulls_per_second", "pushes_per_second", "shards", "staleness", "state", "tone"]},
+  Slices: {"type": "object", "properties": {"count": {"type": "integer"}, "metric": {"type": "string"}, "others": {"anyOf": [{"$ref": "SliceRow"}, {"type": "null"}]}, "rows": {"type": "array", "items": {"$ref": "SliceRow"}}}, "required": ["count", "metric", "others", "rows"]},
+  SliceRow: {"type": "object", "properties": {"examples": {"type": "integer"}, "slice": {"type": "string"}, "value": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}}, "required": ["examples", "slice", "value"]},
   Summary: {"type": "object", "properties": {"cancelled": {"type": "integer"}, "closures_per_second": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "completed": {"type": "integer"}, "elapsed": {"type": "number"}, "eta": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}, {"type": "null"}]}, "examples": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}, {"type": "null"}]}, "examples_per_second": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}, {"type": "null"}]}, "failed": {"type": "integer"}, "in_flight": {"type": "integer"}, "meaning": {"type": "string"}, "phases": {"type": "array", "items": {"type": "number"}}, "queued": {"type": "integer"}, "retried": {"type": "integer"}, "servers_lost": {"type": "integer"}, "staleness_max": {"type": "integer"}, "staleness_mean": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "state": {"type": "string"}, "time": {"type": "number"}, "tone": {"enum": ["bad", "busy", "good", "quiet", "waiting"]}, "training": {"anyOf": [{"$ref": "Training"}, {"type": "null"}]}, "workers_lost": {"type": "integer"}}, "required": ["cancelled", "closures_per_second", "completed", "elapsed", "eta", "examples", "examples_per_second", "failed", "in_flight", "meaning", "phases", "queued", "retried", "servers_lost", "staleness_max", "staleness_mean", "state", "time", "tone", "training", "workers_lost"]},
   Training: {"type": "object", "properties": {"batch": {"type": "integer"}, "batches": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "epoch": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "epochs": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}, "required": ["batch", "batches", "epoch", "epochs"]},
   Span: {"type": "object", "properties": {"closures": {"type": "integer"}, "end": {"type": "number"}, "failed": {"type": "integer"}, "start": {"type": "number"}, "worker": {"type": "integer"}}, "required": ["closures", "end", "failed", "start", "worker"]},

@@ -58,6 +58,7 @@ test('a full update brings every part', () => {
   assert.deepEqual([...state.workers.values()], FULL.workers);
   assert.deepEqual([...state.metrics.keys()], FULL.metrics?.map(({ name }) => name));
   assert.deepEqual([...state.timeline.values()].flat(), FULL.timeline);
+  assert.equal(state.slices, FULL.slices);
   for (const part of ['servers', 'failures', 'events', 'optimizers', 'controls'] as const) {
     assert.deepEqual(state[part], FULL[part]);
   }

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from psnb._src.metrics.slice_table import SliceRow, SliceTable
 from psnb._src.monitor.events import EventKind
-from psnb._src.monitor.feed import Feed
+from psnb._src.monitor.feed import MOST_SLICES, MOST_TABLES, Feed
 from psnb._src.monitor.jupyter_server import messages
 from psnb._src.monitor.protocol import VERSION, HubPost, Metric, Update
 from psnb._src.monitor.statistics import CheckpointStatistics
@@ -219,3 +220,28 @@ def test_the_sentence_for_what_workers_wait_stays_for_some_seconds_and_ends_at_o
     assert told(feed, viewed, 106.0)["starved"].startswith("workers wait 41%")
     viewed.set(workers=starving(0.1).now.workers)
     assert told(feed, viewed, 106.25)["starved"] == ""
+
+
+def test_the_worst_slices_are_sent_when_they_change_and_their_number_is_bounded() -> None:
+    viewed, feed = FakeViewed(), Feed()
+    first = feed.next(viewed, 1.0)
+    assert first is not None
+    assert first["slices"] == []
+    rows = [SliceRow(number, number / 100, 7) for number in range(60)]
+    rows[0] = SliceRow("a\u202eb", math.nan, 7)
+    table = SliceTable(tuple(rows), SliceRow(None, 0.5, 9))
+    viewed.records.history.set_slices("auc", table)
+    update = feed.next(viewed, 2.0)
+    assert update is not None
+    (sent,) = update["slices"]
+    assert (sent["metric"], sent["count"]) == ("auc", 60)
+    assert len(sent["rows"]) == MOST_SLICES
+    assert sent["rows"][0] == {"slice": "a\\u202eb", "value": "nan", "examples": 7}
+    assert sent["others"] == {"slice": "", "value": 0.5, "examples": 9}
+    viewed.records.history.set_slices("auc", table)
+    assert "slices" not in (feed.next(viewed, 30.0) or {})
+    for number in range(100):
+        viewed.records.history.set_slices(f"auc {number}", table)
+    later = feed.next(viewed, 31.0)
+    assert later is not None
+    assert len(later["slices"]) == MOST_TABLES

@@ -9,6 +9,7 @@ import pickle
 import numpy as np
 import pytest
 
+from psnb._src.metrics.groups import GroupAUC
 from psnb._src.metrics.means import Mean
 from psnb._src.metrics.metric import MetricState, MetricStates
 from psnb._src.metrics.ranking import AUC
@@ -239,3 +240,49 @@ def test_metrics_beyond_the_most_are_dropped_and_reported_once(
     assert len(states) == MOST_METRICS
     assert states["of_row_0"].result() == 2.0
     assert len(caplog.records) == 1
+
+
+def test_slices_are_those_of_the_epoch_so_far(reported: Reported) -> None:
+    reported.report(loss=MEAN([9.0], by=["before"]))
+    reported.merged.begin(100.0)
+    reported.report(loss=MEAN([1.0, 3.0], by=["DE", "FR"]), other=MEAN([1.0]))
+    reported.report(loss=MEAN([5.0], by=["DE"]))
+    reported.merged.draw(101.0)
+    (name,) = reported.history.slices()
+    table = reported.history.slices()[name]
+    assert [*table.values()] == [("DE", 3.0, 2), ("FR", 3.0, 1)]
+    assert reported.values("loss")[-1] == 3.0
+
+
+def test_the_value_of_a_sample_of_groups_is_warned_of_once(
+    reported: Reported, caplog: pytest.LogCaptureFixture
+) -> None:
+    few = GroupAUC(4)
+    for _ in range(3):
+        reported.report(auc=few([0, 1] * 4, [0.1, 0.2] * 4, groups=[1, 1, 2, 2, 3, 3, 4, 4]))
+        reported.merged.draw(100.0, period=0.0)
+    (warning,) = caplog.messages
+    assert "auc: of 50.0% of the examples" in warning
+
+
+def test_large_states_are_not_computed_again_all_the_time(
+    reported: Reported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(1000))  # so each look at it is a second later: a state takes one
+    monkeypatch.setattr("psnb._src.monitor.metrics.monotonic", lambda: float(next(clock)))
+    reported.report(loss=MEAN([1.0]))
+    reported.merged.draw(100.0)
+
+    def read() -> float:
+        return reported.merged.bring_up_to_date(reported.history.metrics())["loss"].last
+
+    assert read() == 1.0
+    reported.report(loss=MEAN([3.0]))
+    assert read() == 1.0
+    reported.merged.draw(101.5)
+    assert reported.values("loss") == [1.0]
+    found = [read() for _ in range(30)]
+    assert found[0] == 1.0
+    assert found[-1] == 2.0
+    reported.merged.draw(130.0)
+    assert reported.values("loss") == [1.0, 2.0]

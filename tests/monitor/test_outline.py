@@ -35,6 +35,7 @@ def _update() -> Update:
         checkpoint={"state": "failed", "path": "", "share": 0.0, "error": SECRET, "held": 0.0},
         controls={"pause": "", "checkpoint": SECRET},
         metrics=[metric("loss", [1.0])],
+        slices=[{"metric": "auc", "count": 1, "rows": [{"slice": SECRET}], "others": None}],
         later={"anything": SECRET},
         notice=f"No longer updated: ValueError: {SECRET}",
         starved=f"workers wait 90% of their time for csv({SECRET})",

@@ -10,6 +10,7 @@ import pytest
 import psnb
 from psnb._src.training.history import loaded_rows, saved_rows
 from psnb.errors import ConfigurationError
+from psnb.metrics import SliceRow, SliceTable
 
 ROWS = (
     psnb.EpochRow(1, {"loss": 0.5}, 1000, 10, 2.0),
@@ -47,3 +48,28 @@ def test_a_metric_that_is_no_finite_number_travels_as_json_too() -> None:
     (row,) = loaded_rows(json.loads(text))
     assert math.isnan(row.metrics["auc"])
     assert (row.metrics["loss"], row.metrics["val_loss"]) == (math.inf, -math.inf)
+
+
+def test_slices_travel_as_json_with_the_types_of_their_keys() -> None:
+    rows = (SliceRow("DE", math.nan, 3), SliceRow(True, 0.5, 2), SliceRow(7, math.inf, 1))
+    tables = {"auc": SliceTable(rows, SliceRow(None, 0.25, 9)), "loss": SliceTable(rows[:1])}
+    text = json.dumps(saved_rows((psnb.EpochRow(1, {}, 5, 1, 1.0, tables),)), allow_nan=False)
+    (row,) = loaded_rows(json.loads(text))
+    assert row.slices == tables
+    assert [type(key) for key in row.slices["auc"]] == [str, bool, int]
+
+
+def test_rows_of_an_earlier_psnb_have_no_slices() -> None:
+    saved = saved_rows(ROWS)
+    for each in saved:
+        del each["slices"]
+    assert loaded_rows(saved) == ROWS
+
+
+def test_a_history_has_the_slices_of_the_latest_epoch_with_the_metric() -> None:
+    first, second = (SliceTable((SliceRow("DE", value, 1),)) for value in (0.5, 0.75))
+    rows = (
+        psnb.EpochRow(1, {}, None, 1, 1.0, {"auc": first, "loss": first}),
+        psnb.EpochRow(2, {}, None, 1, 1.0, {"auc": second}),
+    )
+    assert psnb.TrainingHistory(rows).slices == {"auc": second, "loss": first}

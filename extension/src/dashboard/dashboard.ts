@@ -25,6 +25,7 @@ import {
   type Context,
   type Section,
 } from './section';
+import { SliceTables } from './slices';
 import { PARTS, toNumber, WINDOW, type State, type Store } from './store';
 import { Events, Failures, Optimizers, Servers, Workers } from './tables';
 import { TableViews } from './tableViews';
@@ -78,6 +79,7 @@ export class Dashboard {
       new Counters(this.body),
       new Controls(this.body, context),
       new Metrics(this.body, context),
+      new SliceTables(this.body, context),
       new Workers(this.body, context),
       new Timeline(this.body, context),
       ...makeServers(this.body, context),

@@ -12,6 +12,7 @@ import type {
   Num,
   OptimizerRow,
   ServerRow,
+  Slices,
   Span,
   Summary,
   Update,
@@ -53,6 +54,7 @@ export interface State {
   workers: Map<number, WorkerRow>;
   servers: ServerRow[];
   metrics: Map<string, MetricState>;
+  slices: Slices[];
   /** By worker, each in the order of the starts. */
   timeline: Map<number, Span[]>;
   failures: FailureRow[];
@@ -77,6 +79,7 @@ export const PARTS: readonly Part[] = [
   'workers',
   'servers',
   'metrics',
+  'slices',
   'timeline',
   'failures',
   'events',
@@ -92,6 +95,7 @@ const WHOLE = [
   'starved',
   'identity',
   'servers',
+  'slices',
   'optimizers',
   'tables',
   'checkpoint',
@@ -130,6 +134,7 @@ function empty(update: Update): State {
     workers: new Map(),
     servers: [],
     metrics: new Map(),
+    slices: [],
     timeline: new Map(),
     failures: [],
     events: [],

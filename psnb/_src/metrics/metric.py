@@ -192,6 +192,11 @@ class MetricStates(Mapping[str, MetricState]):
         found = {name: state.result() for name, state in self._states.items()}
         return Named(found, "metric")
 
+    def slices(self) -> dict[str, SliceTable]:
+        """Return the values by slice of each metric that was called with ``by``, worst first."""
+        tables = {name: state.slices for name, state in self._states.items()}
+        return {name: table for name, table in tables.items() if table}
+
     def since(self, earlier: Mapping[str, MetricState]) -> MetricStates:
         """Return the states since an earlier moment; unchanged names are left out.
 

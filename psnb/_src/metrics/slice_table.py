@@ -82,6 +82,9 @@ class SliceTable(Mapping[Key, SliceRow]):
     def __len__(self) -> int:
         return len(self.rows)
 
+    def __bool__(self) -> bool:
+        return bool(self.rows or self.others)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SliceTable):
             return NotImplemented
@@ -94,12 +97,12 @@ class SliceTable(Mapping[Key, SliceRow]):
         return SliceTable(self.rows[:most], self.others)
 
     def __repr__(self) -> str:
-        if not len(self):
+        if not self:
             return "no slices"
         return "\n".join([text_table(_HEAD, [*map(_cells, self._shown())]), *self._further()])
 
     def _repr_html_(self) -> str:
-        if not len(self):
+        if not self:
             return "no slices"
         head = "".join(f'<th scope="col">{each}</th>' for each in _HEAD)
         body = "".join(

@@ -15,13 +15,14 @@ from typing import Any, cast
 
 import numpy as np
 
+from psnb._src.metrics.slice_table import SliceRow, SliceTable
 from psnb._src.monitor import protocol
 from psnb._src.monitor.history import EXAMPLES
 from psnb._src.monitor.states import RUNNING, SERVER_TONES, WORKER_TONES, coordinator_tone, meaning
 from psnb._src.monitor.statistics import ServerStatistics, Statistics, WorkerStatistics
 from psnb._src.monitor.updates import plain
 from psnb._src.monitor.viewed import Viewed
-from psnb._src.utils.text import NAME, truncate
+from psnb._src.utils.text import NAME, printable, truncate
 
 DEPTH_SECONDS = 60.0
 """Seconds of queue depth in a full update."""
@@ -31,6 +32,12 @@ MOST_EVENTS = 200
 
 MOST_ROWS = 25
 """Workers whose rows are in every update while only their figures change."""
+
+MOST_SLICES = 20
+"""Slices of a metric in an update: the worst."""
+
+MOST_TABLES = 20
+"""Metrics whose slices are in an update."""
 
 _READ_SECONDS = 5.0
 """Seconds for which a sentence with a figure stays as it is."""
@@ -147,6 +154,7 @@ class Feed:
             ],
             "tables": [truncate(name, NAME) for name in viewed.tables()],
             "checkpoint": protocol.row(protocol.CheckpointRow, statistics.checkpoint),
+            "slices": _slices(records.history.slices()),
             "controls": viewed.controls(),
             "starved": self._starved(statistics, now, full),
         }
@@ -231,6 +239,23 @@ def _worker(worker: WorkerStatistics) -> protocol.WorkerRow:
         activity=truncate(worker.activity, NAME),
         phases=_shares(worker.phases_lately.shares),
     )
+
+
+def _slices(tables: Mapping[str, SliceTable]) -> list[protocol.Slices]:
+    return [
+        protocol.Slices(
+            metric=truncate(name, NAME),
+            count=len(table),
+            rows=[_slice(row) for row in table.rows[:MOST_SLICES]],
+            others=None if table.others is None else _slice(table.others),
+        )
+        for name, table in [*tables.items()][:MOST_TABLES]
+    ]
+
+
+def _slice(row: SliceRow) -> protocol.SliceRow:
+    name = "" if row.slice is None else printable(truncate(str(row.slice), NAME)) or '""'
+    return protocol.SliceRow(slice=name, value=row.value, examples=row.examples)
 
 
 def _shares(shares: Mapping[str, float]) -> list[float]:

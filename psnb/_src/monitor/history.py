@@ -14,6 +14,7 @@ from time import monotonic
 
 import numpy as np
 
+from psnb._src.metrics.slice_table import SliceTable
 from psnb._src.monitor.counters import Rate
 from psnb._src.monitor.statistics import MetricStatistics
 from psnb._src.utils.interrupts import Lock
@@ -86,8 +87,9 @@ class History:
     def __init__(self, capacity: int = 10_000) -> None:
         self._capacity = capacity
         self._series: dict[str, _Series] = {}
+        self._slices: dict[str, SliceTable] = {}
         self._examples = Rate()
-        self._lock = Lock()  # guards _series and everything in it
+        self._lock = Lock()  # guards _series and everything in it, and _slices
         self._dropped = ""  # the first that was one too many
         self._warned = False
 
@@ -138,6 +140,17 @@ class History:
                 place = None if trained is None else trained.count
                 self._append(VALIDATION + name, [(time, value)], False, place)
         self._warn()
+
+    def set_slices(self, name: str, table: SliceTable) -> None:
+        """Keep a metric's latest values by slice."""
+        with self._lock:
+            if name in self._slices or len(self._slices) < MOST_METRICS:
+                self._slices[name] = table
+
+    def slices(self) -> dict[str, SliceTable]:
+        """Return the latest values by slice, by metric."""
+        with self._lock:
+            return dict(self._slices)
 
     def _append(
         self,

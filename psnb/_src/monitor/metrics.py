@@ -12,6 +12,7 @@ import pickle
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
+from time import monotonic
 
 from psnb._src.metrics.metric import MergeableMetric, MetricState, MetricStates, joined, united
 from psnb._src.monitor.history import MOST_METRICS, History
@@ -28,6 +29,30 @@ _NOTHING = MetricStates({})
 
 PERIOD = 1.0
 """Seconds between two points of the charts, at least."""
+
+
+_REST = 20
+"""How many times as long as it took until values are computed again: large states take long."""
+
+_QUICK = 0.01
+"""Seconds that values may take each time that a view asks for them."""
+
+
+def sampled(name: str, state: MetricState) -> str:
+    """Return a sentence if the value of a state is that of a sample; empty if not."""
+    if state.coverage == 1:
+        return ""
+    return (
+        f"{name}: of {state.coverage:.1%} of the examples, as there are more groups than "
+        "capacity= holds: a larger one takes more memory (MetricState.coverage)"
+    )
+
+
+def warn_of_samples(states: MetricStates) -> None:
+    """Warn of each state of which the value is that of a sample."""
+    for name, state in states.items():
+        if sentence := sampled(name, state):
+            logger.warning("%s", sentence)
 
 
 def recent_name(name: str) -> str:
@@ -62,7 +87,10 @@ class MergedMetrics:
         self._numbers: dict[str, tuple[float, float, int]] = {}  # as `ReportedStates` has them
         self._begun = self._earlier = _NOTHING  # before the epoch; of it, in an earlier run
         self._drawn = _NOTHING
-        self._drawn_at = float("-inf")
+        self._drawn_at, self._cost = float("-inf"), 0.0
+        self._changes = 0  # of what the values of an epoch follow from
+        # After how many of them, the values, when, and in how many seconds.
+        self._computed: tuple[int, Mapping[str, float], float, float] = -1, {}, 0.0, 0.0
         self._complaint: str | None = None  # the first; more would be too much
         self._complained = False
 
@@ -90,6 +118,7 @@ class MergedMetrics:
         self.draw(now, period=0.0)
         with self._lock:
             self._begun, self._earlier = self._merge(), earlier
+            self._changes += 1
 
     def draw(self, now: float, period: float = PERIOD) -> None:
         """Add points to the history if the last ones are old enough and values have changed.
@@ -104,9 +133,10 @@ class MergedMetrics:
             Seconds that must have passed since the last points.
         """
         with self._lock:
-            due = now - self._drawn_at >= period
+            due = now - self._drawn_at >= max(period, _REST * self._cost * bool(period))
             if not due and len(self._arrived) < MOST_ARRIVED:
                 return
+            begun = monotonic()
             states = self._merge()
             if not due:
                 return
@@ -118,6 +148,8 @@ class MergedMetrics:
                 self._history.add(now, self._results(whole), averaged=False)
                 latest = self._results(recent)
                 self._history.add(now, {recent_name(name): latest[name] for name in latest})
+                self._keep_slices(whole)
+                self._cost = monotonic() - begun
         self._warn_once()
 
     def bring_up_to_date(
@@ -126,7 +158,7 @@ class MergedMetrics:
         """Return figures of the history with the merged values and totals as they are now."""
         states = self.states()
         with self._lock:
-            current, numbers = self._results(self._of_epoch(states)), dict(self._numbers)
+            current, numbers = self._current(states), dict(self._numbers)
         self._warn_once()
         found = dict(metrics)
         for name, each in metrics.items():
@@ -136,6 +168,17 @@ class MergedMetrics:
                 total, weight, not_finite = numbers[name]
                 found[name] = replace(each, total=total, weight=weight, not_finite=not_finite)
         return found
+
+    def _current(self, states: MetricStates) -> Mapping[str, float]:
+        """Return the values of the epoch; of large states, those of some time ago."""
+        changes, values, at, cost = self._computed
+        begun = monotonic()
+        if changes == self._changes or (cost > _QUICK and begun < at + _REST * cost):
+            return values
+        values = self._results(self._of_epoch(states))
+        now = monotonic()
+        self._computed = self._changes, values, now, now - begun
+        return values
 
     def _of_epoch(self, states: MetricStates) -> MetricStates:
         news = states.since(self._begun)
@@ -162,6 +205,7 @@ class MergedMetrics:
                     self._complain(
                         f"{name}: what closures reported could not be merged: {text_of(error)}"
                     )
+        self._changes += bool(arrived)
         for (name, metric), states in arrived.items():
             key = name, metric
             if key in self._merged:
@@ -185,9 +229,19 @@ class MergedMetrics:
         for name, state in states.items():
             try:
                 results[name] = state.result()
+                if part := sampled(name, state):
+                    self._complain(part)
             except Exception as error:  # a metric of the user's
                 self._complain(f"{name}: {state.metric} has no value: {text_of(error, repr)}")
         return results
+
+    def _keep_slices(self, states: MetricStates) -> None:
+        for name, state in states.items():
+            try:
+                if table := state.slices:
+                    self._history.set_slices(name, table)
+            except Exception as error:  # a metric of the user's
+                self._complain(f"{name}: {state.metric} has no slices: {text_of(error, repr)}")
 
     def _complain(self, text: str) -> None:
         if self._complaint is None:

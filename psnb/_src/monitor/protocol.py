@@ -132,6 +132,23 @@ class Metric(TypedDict):
     averages: Packed
 
 
+class SliceRow(TypedDict):
+    """One slice of a metric."""
+
+    slice: str  # its key as text; empty of the others
+    value: Number  # NaN if it has none
+    examples: int
+
+
+class Slices(TypedDict):
+    """The values of a metric by slice; the list of them is always whole."""
+
+    metric: str
+    count: int  # how many slices have a row of their own, of which only the first are here
+    rows: list[SliceRow]  # the worst first
+    others: SliceRow | None  # all examples of the slices without a row; None if there are none
+
+
 class FailureRow(TypedDict):
     """A closure that raised; to be appended."""
 
@@ -254,6 +271,7 @@ class Update(TypedDict):
     workers: NotRequired[list[WorkerRow]]
     servers: NotRequired[list[ServerRow]]
     metrics: NotRequired[list[Metric]]
+    slices: NotRequired[list[Slices]]
     timeline: NotRequired[list[Span]]
     failures: NotRequired[list[FailureRow]]
     events: NotRequired[list[EventRow]]

@@ -14,6 +14,7 @@ from psnb._src.coordinator.coordinator import ClusterCoordinator
 from psnb._src.coordinator.datasets.leased import LeasedIterator
 from psnb._src.metrics.metric import MetricStates
 from psnb._src.metrics.saved import loaded_states, saved_states
+from psnb._src.metrics.slice_table import SliceTable
 from psnb._src.monitor.history import EXAMPLES, VALIDATION
 from psnb._src.training.history import TrainingSnapshot
 from psnb._src.training.reported import RECENT, Reported, Sum
@@ -78,6 +79,10 @@ class EpochProgress:
             found.results(),
             self._time(),
         )
+
+    def slices(self) -> dict[str, SliceTable]:
+        """Return the worst slices of each metric that has some, so far."""
+        return self._reported(self._now()).slices()
 
     def part(self) -> dict[str, Any]:
         """Return its result so far, in JSON's types, for another run to continue."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
+from psnb._src.metrics.slice_table import SliceTable, loaded_table
 from psnb._src.monitor.html.tables import html_table
 from psnb._src.utils.text import text_table, unknown
 from psnb.errors import ConfigurationError
@@ -55,6 +56,9 @@ class EpochRow:
         Elements of the dataset that were used.
     seconds : float
         How long it took, validation not counted.
+    slices : mapping of str to SliceTable
+        The values by slice of metrics that were called with ``by``, by the same names: of each the
+        worst 100, and the others.
     """
 
     epoch: int
@@ -62,6 +66,7 @@ class EpochRow:
     examples: int | None
     batches: int
     seconds: float
+    slices: Mapping[str, SliceTable] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,11 @@ class TrainingHistory:
         if name not in self.names:
             raise ConfigurationError(unknown("column", name, (*columns, *self.names)))
         return [row.metrics.get(name, float("nan")) for row in self.rows]
+
+    @property
+    def slices(self) -> dict[str, SliceTable]:
+        """The values by slice of each metric that has some, in the latest epoch with it."""
+        return {name: table for row in self.rows for name, table in row.slices.items()}
 
     @property
     def names(self) -> list[str]:
@@ -134,10 +144,13 @@ def saved_rows(rows: tuple[EpochRow, ...]) -> list[dict[str, Any]]:
 
     `loaded_rows` makes them again.
     """
-    saved = [asdict(row) for row in rows]
-    for each in saved:
-        found = each["metrics"].items()
+    saved = []
+    for row in rows:
+        each = {name: getattr(row, name) for name in EpochRow.__slots__}
+        found = row.metrics.items()
         each["metrics"] = {n: v if math.isfinite(v) else str(float(v)) for n, v in found}
+        each["slices"] = {name: table.saved() for name, table in row.slices.items()}
+        saved.append(each)
     return saved
 
 
@@ -146,12 +159,13 @@ def loaded_rows(saved: Any) -> tuple[EpochRow, ...]:
 
     Raises
     ------
-    TypeError
+    AttributeError, KeyError, TypeError, ValueError
         If these are not rows.
     """
-    return tuple(
-        EpochRow(
-            **row | {"metrics": {n: float(value) for n, value in dict(row["metrics"]).items()}}
-        )
-        for row in saved
-    )
+    rows = []
+    for row in saved:
+        metrics = {name: float(value) for name, value in dict(row["metrics"]).items()}
+        # Rows of an earlier psnb have no slices.
+        slices = {name: loaded_table(each) for name, each in dict(row.get("slices", {})).items()}
+        rows.append(EpochRow(**{**row, "metrics": metrics, "slices": slices}))
+    return tuple(rows)

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from psnb._src.metrics.metric import MetricStates, united
+from psnb._src.metrics.slice_table import SliceTable
 from psnb._src.monitor.history import NO_METRICS
 
 RECENT = "batch_"
 """What begins the name of a metric that is wanted of the print period alone."""
+
+MOST_KEPT = 100
+"""Slices of a metric that the history of training keeps of each epoch: the worst."""
 
 
 class Sum(NamedTuple):
@@ -51,6 +55,10 @@ class Reported(NamedTuple):
         for name, each in self.numbers.items():
             numbers[name] = numbers.get(name, Sum()).plus(each)
         return Reported(numbers, united(other.states, self.states))
+
+    def slices(self) -> dict[str, SliceTable]:
+        """Return the worst slices of each metric that has some."""
+        return {name: table.worst(MOST_KEPT) for name, table in self.states.slices().items()}
 
     def results(self) -> dict[str, float]:
         """Return the mean of each number, and the value of each metric."""

@@ -27,6 +27,8 @@ from psnb._src.training.device_workers import DeviceWorker
 from psnb._src.training.epoch_progress import NO_PART, EpochProgress, FetchLines, loaded_part
 from psnb._src.training.epoch_source import EpochSource
 from psnb._src.training.history import EpochRow, TrainingHistory, loaded_rows, saved_rows
+from psnb._src.training.reported import MOST_KEPT
+from psnb._src.training.whole_splits import Results
 from psnb._src.utils.interrupts import Lock
 from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.text import error_text
@@ -76,7 +78,7 @@ class TrainingRun:
     save_steps: int | None
     metadata: Mapping[str, Any]
     debug: bool
-    validate: Callable[[], Mapping[str, float]] | None
+    validate: Callable[[], Results] | None
     resume: InitVar[Mapping[str, Any] | None]
 
     def __post_init__(self, resume: Mapping[str, Any] | None) -> None:
@@ -206,9 +208,12 @@ class TrainingRun:
         current.end()
         self._print_if_due(current)
         self.fetch.check(current.lines())  # an epoch may be too short for a line
-        validation = {} if self.validate is None else dict(self.validate())
+        validation = Results() if self.validate is None else self.validate()
         examples = validation.pop(EXAMPLES, 0)
-        self._core.records.history.add_validation(time.time(), validation)
+        history = self._core.records.history
+        history.add_validation(time.time(), validation)
+        for name, table in validation.slices.items():
+            history.set_slices(f"{VALIDATION}{name}", table)
         row = self._end_epoch(validation)
         self._notify("on_epoch", row)
         self._save(last=self._done == self.epochs)
@@ -238,15 +243,17 @@ class TrainingRun:
             line = self.fetch.line(current.epoch, batch, current.lines())
             print(line)  # noqa: T201
 
-    def _end_epoch(self, validation: Mapping[str, float] | None = None) -> EpochRow | None:
+    def _end_epoch(self, validation: Results | None = None) -> EpochRow | None:
         """Append the row of the current epoch, or of the part of it that was trained."""
         current = self._current
         if current is None:
             return None
-        snapshot = current.snapshot()
-        metrics = {**snapshot.metrics}
-        metrics |= {f"{VALIDATION}{name}": value for name, value in (validation or {}).items()}
-        row = EpochRow(current.epoch, metrics, snapshot.examples, snapshot.batch, snapshot.seconds)
+        snapshot, found = current.snapshot(), Results() if validation is None else validation
+        metrics, slices = {**snapshot.metrics}, current.slices()
+        metrics |= {f"{VALIDATION}{name}": value for name, value in found.items()}
+        slices |= {f"{VALIDATION}{n}": each.worst(MOST_KEPT) for n, each in found.slices.items()}
+        seconds, batch = snapshot.seconds, snapshot.batch
+        row = EpochRow(current.epoch, metrics, snapshot.examples, batch, seconds, slices)
         rest = None if current.iterator.exhausted else current.iterator.state()
         part = NO_PART if rest is None else current.part()
         with self._moment:

@@ -23,7 +23,14 @@ from psnb._src.training.epoch_source import EpochSource, Files
 from psnb._src.training.history import EpochRow, TrainingHistory, TrainingSnapshot
 from psnb._src.training.prediction_files import PredictionFiles
 from psnb._src.training.run import STATE, TrainingRun
-from psnb._src.training.whole_splits import ALONE, Evaluation, Inference, joined, merged_figures
+from psnb._src.training.whole_splits import (
+    ALONE,
+    Evaluation,
+    Inference,
+    Results,
+    joined,
+    merged_figures,
+)
 from psnb._src.utils.checks import check_instance, integer, period
 from psnb._src.utils.foreign_names import FixedAttributes
 from psnb._src.utils.paths import AnyPath
@@ -322,7 +329,7 @@ class Trainer(FixedAttributes):
         manager.restore(path)
         coordinator_core(self.coordinator).go_on_from(saved.closures, saved.next_number)
 
-    def evaluate(self, dataset: Any) -> dict[str, float]:
+    def evaluate(self, dataset: Any) -> Results:
         """Evaluate the model on a dataset; every example counts exactly once, whatever worker dies.
 
         The workers run the trainer's ``evaluate``, or else its step, in a way that changes nothing:
@@ -341,6 +348,8 @@ class Trainer(FixedAttributes):
         dict of str to float
             Of the states of `psnb.metrics` their value over all examples, exactly; of numbers the
             mean, weighted by the examples that each is of. ``"examples"`` is how many there were.
+            Its attribute ``slices`` is a dict, too: of each metric that was called with ``by``, its
+            `psnb.metrics.SliceTable`.
 
         Raises
         ------
@@ -466,7 +475,7 @@ class Trainer(FixedAttributes):
         paths = [str(files.path(number)) for number in range(count)]
         return frame_beside(frame, [each if each in written else None for each in paths])
 
-    def _evaluator(self, source: EpochSource) -> Callable[[], dict[str, float]]:
+    def _evaluator(self, source: EpochSource) -> Callable[[], Results]:
         if self._evaluate is None:
             raise ConfigurationError(
                 "to evaluate stages, make the trainer with evaluate=, a closure of an iterator "
@@ -474,7 +483,7 @@ class Trainer(FixedAttributes):
             )
         evaluation = Evaluation(self._evaluate)
 
-        def evaluate() -> dict[str, float]:
+        def evaluate() -> Results:
             return merged_figures(self._mapped(evaluation, source.whole()))
 
         return evaluate

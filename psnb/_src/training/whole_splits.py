@@ -20,7 +20,9 @@ from psnb._src.data.iterator import DatasetIterator
 from psnb._src.data.nesting import flatten
 from psnb._src.data.ragged import Ragged
 from psnb._src.metrics.metric import MetricStates
+from psnb._src.metrics.slice_table import SliceTable
 from psnb._src.monitor.history import EXAMPLES
+from psnb._src.monitor.metrics import warn_of_samples
 from psnb._src.training.prediction_files import PredictionFiles
 from psnb._src.training.reported import Reported, Sum
 from psnb._src.utils.arrays import concatenated
@@ -130,13 +132,36 @@ class Evaluation:
         return (SplitFigures(counted.rows, reported) if counted.rows else None), partitions
 
 
-def merged_figures(parts: Iterable[SplitFigures | None]) -> dict[str, float]:
+class Results(dict[str, float]):
+    """The metrics of an evaluation: their values by name.
+
+    Attributes
+    ----------
+    slices : mapping of str to SliceTable
+        The values by slice of metrics that were called with ``by``.
+    """
+
+    slices: Mapping[str, SliceTable] = {}
+
+
+def merged_figures(parts: Iterable[SplitFigures | None]) -> Results:
     """Return the metrics of all splits, and how many examples there were."""
-    rows, whole = 0, Reported()
+    rows, merged = 0, list[tuple[int, Reported]]()
     for part in parts:
-        if part is not None:
-            rows, whole = rows + part.rows, part.reported.and_(whole)
-    return whole.results() | {EXAMPLES: rows}
+        if part is None:
+            continue
+        rows, one, of_parts = rows + part.rows, part.reported, 1
+        # As digits of a binary number are carried: few states that are large are merged.
+        while merged and merged[-1][0] == of_parts:
+            of_parts, one = 2 * of_parts, one.and_(merged.pop()[1])
+        merged.append((of_parts, one))
+    whole = Reported()
+    for _, one in reversed(merged):
+        whole = whole.and_(one)
+    warn_of_samples(whole.states)
+    results = Results(whole.results() | {EXAMPLES: rows})
+    results.slices = whole.states.slices()
+    return results
 
 
 Columns = dict[str, np.ndarray]
