@@ -35,6 +35,8 @@ EXAMPLES = {
 }
 """Each example, and the page that it is on."""
 
+METRICS_PAGE = ROOT / "docs" / "how-to" / "metrics.md"
+
 IDS, SIZE = 20, 32
 
 
@@ -674,6 +676,21 @@ def test_metrics(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     run(given, "# States by hand")
     assert capsys.readouterr().out == "0.75\nnan no negative examples\n"
+
+
+def test_metrics_by_slice_group_and_query(
+    given: Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(given, "# A metric by slice")
+    value, *table = capsys.readouterr().out.splitlines()
+    assert round(float(value), 4) == 0.8333
+    (shown,) = re.findall(r"```text\n(slice .*?)```", METRICS_PAGE.read_text(), re.S)
+    assert "\n".join(table) == shown.strip()
+    run(given, "# The AUC within each user")
+    assert capsys.readouterr().out.split() == ["0.4", "1.0"]
+    run(given | {"np": np}, "# The order of candidates")
+    found = [round(float(each), 4) for each in capsys.readouterr().out.split()]
+    assert found == [0.5, 0.4167, 0.5874, 0.4167]
 
 
 def test_parameters(given: Namespace) -> None:

@@ -62,7 +62,7 @@ def test_a_users_own_and_a_large_one_are_left_out() -> None:
     class Mine(metrics.Mean):
         pass
 
-    many = np.random.default_rng(1).random(60_000)
+    many = np.random.default_rng(1).random(310_000)
     states = {
         "mine": Mine()(SCORES),
         "large": metrics.AUC(buckets=None)(many > 0.5, many),

@@ -35,8 +35,11 @@ _ALL: tuple[type[MergeableMetric], ...] = (
 
 _METRICS: dict[str, type] = {each.__name__: each for each in _ALL}
 
-_MOST_BYTES = 1 << 20
-"""The state of an exact AUC grows with its scores; one that is larger than this is left out."""
+_MOST_BYTES = 16 << 20
+"""The state of an exact AUC grows with its scores; one that is larger than this is left out.
+
+A full `GroupAUC` of the default capacity is smaller: it takes 84 ms to pack, and 2.5 MiB.
+"""
 
 
 def saved_states(states: Mapping[str, MetricState]) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class TrainingHistory:
     rows : tuple of EpochRow
         The epochs. If training was stopped in the middle of one, its row is of that part. If it
         began there, its row is of the whole epoch all the same; but states of metrics of your own,
-        and of an exact AUC beyond 1 MiB, are of the rest.
+        and of an exact AUC beyond 16 MiB, are of the rest.
     stopped : str
         Why training ended early: ``"interrupted"``, or the argument of `Trainer.stop`; empty if it
         did not.
