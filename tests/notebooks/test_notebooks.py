@@ -112,6 +112,21 @@ def test_the_notebooks_of_frameworks_train_and_end_in_a_figure(tmp_path: Path, n
 
 
 @REST
+def test_the_notebook_that_looks_into_tables_finds_genres_and_rows_leave(tmp_path: Path) -> None:
+    path = named("14_look_into_tables")
+    notebook = run(path, tmp_path)
+    assert told(notebook) == told(nbformat.read(path, as_version=4)), _ANEW
+    said = printed(notebook)
+    same = re.search(r"film's genre: (\d+)%", said)
+    assert same is not None
+    assert int(same[1]) > 90
+    assert "rows by days unseen: {1: 180, 5: 60}" in said
+    assert "60 rows are gone, 180 stay" in said
+    assert "neighbours are of ['comedy', 'drama', 'western']" in said
+    assert len(outputs(notebook, "image/png")) == 2
+
+
+@REST
 def test_the_notebook_from_paddle_trains_exports_restores_and_predicts_day_by_day(
     tmp_path: Path,
 ) -> None:
