@@ -42,7 +42,16 @@ if TYPE_CHECKING:
     )
     from psnb._src.protocol.modes import Async, BoundedStaleness, Geo, Sync
     from psnb._src.server.optimizer import Optimizer
-    from psnb._src.server.optimizers import FTRL, SGD, Adagrad, Adam, Lion, Momentum, RMSProp
+    from psnb._src.server.optimizers import (
+        FTRL,
+        SGD,
+        Adagrad,
+        Adam,
+        Lion,
+        Momentum,
+        RMSProp,
+        RowWiseAdagrad,
+    )
     from psnb._src.server.schedules import (
         CosineDecay,
         ExponentialDecay,
@@ -135,6 +144,7 @@ __all__ = [
     "RemoteValue",
     "Resumed",
     "RowStatistics",
+    "RowWiseAdagrad",
     "Schedule",
     "Section",
     "ServerStatistics",
@@ -204,7 +214,9 @@ _PLACES = {
     "client.pull": ("prefetch", "pull", "push"),
     "client.text_ids": ("hash_ids",),
     "worker.context": ("InputContext", "WorkerContext", "report", "worker_context", "worker_index"),
-    "server.optimizers": ("Adagrad", "Adam", "FTRL", "Lion", "Momentum", "RMSProp", "SGD"),
+    "server.optimizers": (
+        *("Adagrad", "Adam", "FTRL", "Lion", "Momentum", "RMSProp", "RowWiseAdagrad", "SGD"),
+    ),
     "server.optimizer": ("Optimizer",),
     "server.schedules": (
         "CosineDecay",

@@ -32,7 +32,7 @@ PACKAGE = ROOT / "psnb"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 PUBLIC = [
-    *("FTRL", "SGD", "Adagrad", "Adam", "Lion", "Momentum", "RMSProp"),
+    *("FTRL", "SGD", "Adagrad", "Adam", "Lion", "Momentum", "RMSProp", "RowWiseAdagrad"),
     *("CosineDecay", "ExponentialDecay", "PiecewiseConstant", "PolynomialDecay"),
     *("Schedule", "Warmup"),
     *("Admission", "Always", "CountFilter", "CtrAccessor", "Probability"),

@@ -141,6 +141,7 @@ def embedding(
     accessor: CtrAccessor | None = None,
     half: bool = False,
     name: str = "e",
+    slot_dtype: str | None = None,
     storage: str = "memory",
 ) -> Embedding:
     transport = transport or InProcess(shards)
@@ -149,6 +150,7 @@ def embedding(
             *(name, DIM, rows, index, shards, dtype, Uniform(), 3, optimizer),
             admission=admission or Always(),
             accessor=accessor,
+            slot_dtype=slot_dtype,
             storage=storage,
         )
         transport.call([Request(shard, creation)])
@@ -156,6 +158,7 @@ def embedding(
         *(name, DIM, rows, np.dtype(dtype), optimizer, NonFinite(nonfinite)),
         admission=admission or Always(),
         accessor=accessor,
+        slot_dtype=np.dtype(slot_dtype) if slot_dtype else None,
         half=half,
     )
     return Embedding(SparseShards(spec, transport.shards, transport))

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from psnb._src.checkpoint.shards import State
+from psnb._src.transport.half_width import computed, widened
 from psnb._src.utils.arrays import bits_of, integers_of
 from psnb.errors import IdOutOfRangeError
 
@@ -38,11 +39,11 @@ class _Layer:
     def taken(self, at: np.ndarray | slice) -> np.ndarray:
         """Return rows by where their ids are among all."""
         places = self._places[at]
-        found = np.empty((places.size, self.values[0].shape[1]), self.values[0].dtype)
+        found = np.empty((places.size, self.values[0].shape[1]), computed(self.values[0].dtype))
         shards = np.searchsorted(self._stops, places, side="right")
         for number, values in enumerate(self.values):
             own = np.flatnonzero(shards == number)
-            found[own] = values[places[own] - (self._stops[number] - len(values))]
+            found[own] = widened(values[places[own] - (self._stops[number] - len(values))])
         return found
 
     def is_ordered(self) -> bool:
@@ -68,7 +69,7 @@ class SavedTable:
     dim : int
         Numbers a row.
     dtype : numpy.dtype
-        Of the rows.
+        Of the rows; float32, if they are saved in half width.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class SavedTable:
             first = base._layers[-1]
         else:
             first = _Layer(firsts)
-        self.dim, self.dtype = first.values[0].shape[1], first.values[0].dtype
+        self.dim, self.dtype = first.values[0].shape[1], computed(first.values[0].dtype)
         later = [part for shard in shards for part in shard[1:]]
         # The newest first.
         self._layers: tuple[_Layer, ...] = (_Layer(later), first) if later else (first,)
@@ -116,7 +117,8 @@ class SavedTable:
         if len(self._layers) > 1:
             rows, _ = self.found(self.ids)
         else:
-            rows = first.values[0] if first.is_ordered() else first.taken(slice(None))
+            whole = widened(first.values[0]) if first.is_ordered() else None
+            rows = first.taken(slice(None)) if whole is None else whole
         rows.flags.writeable = False
         return rows
 

@@ -222,6 +222,8 @@ class _DescribedVariable(_Described, frozen=True, tag="variable"):
 class _DescribedTable(_Described, frozen=True, tag="embedding"):
     dim: _Size
     rows: Annotated[int, Meta(gt=0, lt=2**62)] | None
+    slot_dtype: Dtype | None = None
+    row_wise: tuple[str, ...] = ()
 
     def expected(self, entry: ManifestEntry) -> Expected:
         fixed = None if self.rows is None else (self.rows, 0, 1)
@@ -229,7 +231,13 @@ class _DescribedTable(_Described, frozen=True, tag="embedding"):
         found = entry.shards[0][0].arrays
         uses, waits = ROW_USE[0] in found, "waiting.ids" in found
         described = entry.name, np.dtype(self.dtype), self.slots, (self.dim,), fixed
-        return ExpectedRows(*described, uses=uses, waits=waits)
+        return ExpectedRows(
+            *described,
+            uses=uses,
+            waits=waits,
+            slot_dtype=np.dtype(self.slot_dtype) if self.slot_dtype else None,
+            row_wise=frozenset(self.row_wise),
+        )
 
 
 _DESCRIBED: Any = _DescribedVariable | _DescribedTable

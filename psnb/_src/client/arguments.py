@@ -11,6 +11,7 @@ from psnb._src.server.optimizer import OPTIMIZABLE, Optimizer
 from psnb._src.server.tables.admission import Admission, Always
 from psnb._src.server.tables.initializers import Constant, Initializer, Uniform
 from psnb._src.server.tables.row_use import CtrAccessor
+from psnb._src.transport.half_width import computed
 from psnb._src.utils.arrays import array_of, bits_of, integers_of, untracked
 from psnb._src.utils.checks import check_instance, choice, integer, is_integer
 from psnb._src.utils.ownership import may_change
@@ -161,6 +162,43 @@ def check_optimizer(optimizer: Optimizer | None, dtype: np.dtype, name: str) -> 
         )
     if dtype not in OPTIMIZABLE:
         raise ConfigurationError(f"{name!r}: optimizers need float32 or float64, found {dtype}")
+
+
+def as_row_dtypes(
+    dtype: DTypeLike, slot_dtype: DTypeLike | None, name: str
+) -> tuple[np.dtype, np.dtype | None]:
+    """Return how rows, and the state of their optimizer, are stored; None as it is computed with.
+
+    Raises
+    ------
+    ConfigurationError
+        If rows cannot be stored so.
+    """
+    try:
+        kind = np.dtype(dtype)
+        slot_kind = None if slot_dtype is None else np.dtype(slot_dtype)
+    except TypeError as error:
+        raise ConfigurationError(f"embedding {name!r}: {error}") from None
+    if computed(kind) not in OPTIMIZABLE:
+        raise ConfigurationError(
+            f"embedding {name!r}: dtype must be float32, float64, bfloat16 or float16, found {kind}"
+        )
+    if slot_kind is not None and computed(slot_kind) != computed(kind):
+        half = " or, in half width, bfloat16 or float16" if computed(kind) == np.float32 else ""
+        raise ConfigurationError(
+            f"embedding {name!r}: slot_dtype must be {computed(kind)}, in which rows of {kind} are "
+            f"computed with{half}; found {slot_kind}"
+        )
+    return kind, None if slot_kind == computed(kind) else slot_kind
+
+
+def check_no_rows(optimizer: Optimizer | None, name: str) -> None:
+    """Raise ConfigurationError if an optimizer needs rows, which a variable does not have."""
+    if optimizer is not None and optimizer.row_wise:
+        raise ConfigurationError(
+            f"variable {name!r} cannot have {optimizer!r}, which keeps one number of state a row: "
+            "variables have no rows. It is for embeddings; take psnb.Adagrad here"
+        )
 
 
 def check_by_element(optimizer: Optimizer | None, what: str) -> None:

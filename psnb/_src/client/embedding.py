@@ -93,7 +93,7 @@ class Embedding(FixedAttributes):
 
     def __repr__(self) -> str:
         rows = "any id" if self.rows is None else f"{self.rows} rows"
-        return f"<psnb.Embedding {self.name!r} {rows} of {self.dtype}[{self.dim}]>"
+        return f"<psnb.Embedding {self.name!r} {rows} of {self.stored_dtype}[{self.dim}]>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Embedding, (self._shards,)
@@ -125,8 +125,13 @@ class Embedding(FixedAttributes):
 
     @property
     def dtype(self) -> np.dtype:
-        """float32 or float64."""
+        """That of rows as they are looked up and of gradients, float32 or float64."""
         return self._shards.dtype
+
+    @property
+    def stored_dtype(self) -> np.dtype:
+        """That in which servers hold rows: `dtype`, or bfloat16 or float16 for float32."""
+        return self._shards.spec.dtype
 
     @property
     def padding_idx(self) -> int | None:

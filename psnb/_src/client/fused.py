@@ -24,6 +24,7 @@ from psnb._src.placement.layout import ShardId
 from psnb._src.server.hashing import add_up_rows, distinct
 from psnb._src.server.kernels import all_finite, copy_finite, norm
 from psnb._src.server.tables import operations as ops
+from psnb._src.transport.half_width import widened
 from psnb._src.transport.message import as_float32
 from psnb._src.utils.memory import aligned
 
@@ -153,11 +154,11 @@ def _reading(
 
     def value(answers: list[np.ndarray]) -> list[np.ndarray]:
         if len(places) == 1 and isinstance(places[0], slice):
-            out = as_float32(answers[0])
+            out = widened(as_float32(answers[0]))
         else:
             out = aligned((ids.size, first.dim), first.dtype)
             for at, rows in zip(places, answers, strict=True):
-                out[at] = as_float32(rows)
+                out[at] = widened(as_float32(rows))
         return [
             out[start:stop] if each.plain else each.spread(out[start:stop])
             for each, (start, stop) in zip(own, pairwise(bounds), strict=True)

@@ -31,6 +31,7 @@ from psnb._src.server.tables.checks import ExpectedRows
 from psnb._src.server.tables.initializers import Initializer, Uniform
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sharding import Owner, shard_of_ids
+from psnb._src.transport.half_width import computed
 from psnb.errors import ConfigurationError, InvalidArrayError
 
 _ALWAYS, _UNIFORM = Always(), Uniform()
@@ -50,8 +51,9 @@ class EmbeddingSpec:
     admission: Admission = _ALWAYS
     accessor: CtrAccessor | None = None
     initializer: Initializer = _UNIFORM
+    slot_dtype: np.dtype | None = None
     half: bool = False
-    """Whether rows and gradients travel with 16 bits."""
+    """Whether rows and gradients of float32 travel with 16 bits."""
     storage: str = "memory"
 
     @property
@@ -68,7 +70,7 @@ class SparseShards(ParameterShards):
     ) -> None:
         tables = [(shard, spec.name) for shard in shards]
         super().__init__(spec.name, spec.optimizer, tables, server_client, spec.nonfinite)
-        self.dim, self.rows, self.dtype = spec.dim, spec.rows, spec.dtype
+        self.dim, self.rows, self.dtype = spec.dim, spec.rows, computed(spec.dtype)
         self.padding_idx, self.admission = spec.padding_idx, spec.admission
         self.accessor = spec.accessor
         self.spec, self.shard_ids = spec, tuple(shards)
@@ -78,7 +80,7 @@ class SparseShards(ParameterShards):
         self.sends_norm = not sees_all and self.clips_by_norm
         # Tables that are looked up and pushed in one operation have all of this in common.
         alone = spec.name if spec.half else None  # halves have a common exponent
-        kind = self.shard_ids, spec.dim, spec.dtype.str, spec.rows is None, alone
+        kind = self.shard_ids, spec.dim, spec.dtype, spec.slot_dtype, spec.rows is None, alone
         self.kind = f"{id(server_client)} {kind}"  # a text, as that knows its hash
         self.knows_norm = sees_all or self.sends_norm
 
@@ -91,13 +93,19 @@ class SparseShards(ParameterShards):
 
     def describe(self) -> dict[str, Any]:
         """Return what a checkpoint must match to be loaded, as JSON can hold it."""
-        return {
+        form = self.saved_form
+        found = {
             "kind": "embedding",
             "dim": self.dim,
             "rows": self.rows,
-            "dtype": self.dtype.name,
-            "slots": list(self.made_with.slots if self.made_with else ()),
+            "dtype": self.spec.dtype.name,
+            "slots": list(form.slots),
         }
+        if form.slots and form.slot_dtype:
+            found["slot_dtype"] = form.slot_dtype.name
+        if form.row_wise:
+            found["row_wise"] = sorted(form.row_wise)
+        return found
 
     def recipe(self) -> dict[str, Any]:
         """Return what `describe` lacks of how it was made, as JSON can hold it."""
@@ -116,10 +124,12 @@ class SparseShards(ParameterShards):
         """What each of its shards in a checkpoint must be."""
         slots = self.made_with.slots if self.made_with else ()
         return ExpectedRows(
-            *(self.name, self.dtype, slots, (self.dim,)),
+            *(self.name, self.spec.dtype, slots, (self.dim,)),
             fixed=None if self.rows is None else (self.rows, 0, 1),
             uses=self.accessor is not None,
             waits=self.admission.min_count > 1,
+            slot_dtype=self.spec.slot_dtype,
+            row_wise=self.made_with.row_wise if self.made_with else frozenset(),
         )
 
     def shard_states(self) -> list[dict[str, np.ndarray]]:

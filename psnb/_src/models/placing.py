@@ -36,6 +36,7 @@ from psnb._src.models.table_rows import read_rows, replace_rows, write_rows
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables.initializers import Initializer
 from psnb._src.strategy.strategy import ParameterServerStrategy
+from psnb._src.transport.half_width import computed
 from psnb._src.utils.text import NAME, counted, truncate
 from psnb.errors import ConfigurationError
 
@@ -359,7 +360,7 @@ def _differences(
     there = {}
     for name, each in tables.items():
         initializer = shards_of(each).spec.initializer
-        there[name] = _table(WantedTable(each.dim, each.rows, each.dtype, initializer))
+        there[name] = _table(WantedTable(each.dim, each.rows, computed(each.dtype), initializer))
     yield from _compared({name: _table(each) for name, each in wanted.tables.items()}, there)
     yield from _compared(wanted.local, local)
 

@@ -59,9 +59,11 @@ ask_for: Any = intrinsic(_ask_for)
 # Kernels over the rows of many tables.
 #
 # A call from Python takes longer than a table's share of a step, so one call has the rows of all
-# tables of one dim and dtype. It finds the arrays of each by its *place*: int64 numbers in memory
-# that does not move, of which the first is the address of the place of its index
-# (`psnb._src.server.tables.row_index`) and each of the others that of an array like the values.
+# tables of one kind. It finds the arrays of each by its *place*: int64 numbers in memory that does
+# not move, of which the first is the address of the place of its index
+# (`psnb._src.server.tables.row_index`) and each of the others that of an array of rows. How many
+# columns these have, and of which dtype they are, an empty array says that is ``like`` them; see
+# `psnb._src.server.stored` for dtypes that numba does not know.
 #
 # Loops go over slices, from 0 on: numba then knows that no index counts from the end, which saves a
 # tenth.
@@ -91,11 +93,11 @@ pointer: Any = intrinsic(_pointer)
 
 
 @njit
-def at_place(places, table, field, gradients):  # type: ignore[no-untyped-def]
-    """Return one of the arrays of a table, a matrix with rows like those of ``gradients``."""
+def at_place(places, table, field, like):  # type: ignore[no-untyped-def]
+    """Return one of the arrays of a table, a matrix with rows of the columns of ``like``."""
     place = carray(pointer(places[table], places), (PLACE,))
     # How many rows it has does not matter: none is counted from the end.
-    return carray(pointer(place[field], gradients), (1, gradients.shape[1]))
+    return carray(pointer(place[field], like), (1, like.shape[1]))
 
 
 @njit
@@ -129,34 +131,16 @@ def move_up(rows, kept):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def found_first(rows, gradients, out_rows, out):  # type: ignore[no-untyped-def]
-    """Copy those rows (int64) that are not below 0, and their gradients; return how many."""
+def found_first(rows, ids, gradients, out_rows, out_ids, out):  # type: ignore[no-untyped-def]
+    """Copy those rows (int64) that are not below 0, their ids and gradients; return how many."""
     count = 0
     for i in range(rows.size):
         if rows[i] >= 0:
-            out_rows[count] = rows[i]
+            out_rows[count], out_ids[count] = rows[i], ids[i]
             for j in range(gradients.shape[1]):
                 out[count, j] = gradients[i, j]
             count += 1
     return count
-
-
-@njit(cache=True, nogil=True)
-def add_rows(values, rows, learned):  # type: ignore[no-untyped-def]
-    """Add ``learned`` to rows of ``values``, but for rows below 0."""
-    for i in range(rows.size):
-        if rows[i] >= 0:
-            for j in range(values.shape[1]):
-                values[rows[i], j] += learned[i, j]
-
-
-@njit(cache=True, nogil=True)
-def approach_rows(values, rows, learned, share):  # type: ignore[no-untyped-def]
-    """Move rows of ``values`` a share of the way to ``learned``, but for rows below 0."""
-    for i in range(rows.size):
-        if rows[i] >= 0:
-            for j in range(values.shape[1]):
-                values[rows[i], j] += (learned[i, j] - values[rows[i], j]) * share
 
 
 @njit(cache=True, nogil=True)

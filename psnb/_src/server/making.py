@@ -22,6 +22,7 @@ from psnb._src.server.tables.bags import MEMBER
 from psnb._src.server.tables.dense import DenseTable
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.server.tables.table import Table
+from psnb._src.transport.half_width import widened
 from psnb.errors import InternalError
 
 COMPILING = 1 << 24
@@ -69,7 +70,7 @@ def warm_up(creation: ops.CreateTable) -> None:
         small = SparseTable(**{**arguments, "admission": Always(), "optimizer": optimizer})
         for training in (False, True):
             small.lookup(ids, training)
-        row = np.zeros((1, creation.dim), creation.dtype)
+        row = np.zeros((1, creation.dim), small.computed)
         small.changed_since("")
         small.run(table_ops.PutRows(ids, row))
         each_once(ids)  # of what is loaded
@@ -78,10 +79,13 @@ def warm_up(creation: ops.CreateTable) -> None:
         small.run(table_ops.LookUpRows(ids, None, False, bags))
         if optimizer is not None:
             small.run(table_ops.PushRows(ids, row, bags=bags))
-            small.run(table_ops.MergeRows(ids, row, dict.fromkeys(optimizer.slots, row), 0, 1.0))
+            slots = {name: small.column(f"slot.{name}", slice(1)) for name in optimizer.slots}
+            learned = {name: widened(slot) for name, slot in slots.items()}
+            small.run(table_ops.MergeRows(ids, row, learned, 0, 1.0))
             if not isinstance(creation.admission, Always):  # some ids may have no row
                 room = Workspace.of_rows(creation.dim, row.dtype)
-                list(room.parts(np.array([-1, 0]), np.repeat(row, 2, 0), gaps=True))
+                some = np.array([-1, 0])
+                list(room.parts(some, some.view(np.uint64), np.repeat(row, 2, 0), gaps=True))
         if creation.accessor is not None:
             counts = np.zeros(1, np.float32)
             small.run(table_ops.RecordUse(ids, counts, counts))

@@ -65,6 +65,7 @@ class CreateSparse(CreateTable, frozen=True):
     optimizer: Optimizer | None
     admission: Admission = _ALWAYS
     accessor: CtrAccessor | None = None
+    slot_dtype: str | None = None
     storage: str = "memory"
 
 

@@ -3,8 +3,9 @@
 The state of an optimizer (the *slots*, the step) belongs to the table. The optimizer sees every
 table as a matrix: a dense variable is one row, an embedding table has one row for each id. So each
 optimizer needs one kernel for both. A kernel works in place, without the GIL, on distinct rows of
-float32 or float64, of any number of tables (`psnb._src.server.kernels`). It gets hyperparameters
-of the same dtype, or it would compute in the wider one.
+any number of tables (`psnb._src.server.kernels`). It computes in float32 or float64, the dtype of
+gradients, and gets hyperparameters of it, or it would compute in the wider one. Rows and state may
+be stored in half width (`psnb._src.server.stored`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from psnb._src.server.schedules import (
     require_number,
     require_rate,
 )
+from psnb._src.transport import half_width
 from psnb._src.utils.config import Described
 from psnb.errors import InvalidArrayError
 
@@ -36,7 +38,7 @@ OPTIMIZABLE = (np.dtype(np.float32), np.dtype(np.float64))
 Array = np.ndarray
 
 Slots = Mapping[str, np.ndarray]
-"""The state of an optimizer, each array like the parameters."""
+"""The state of an optimizer, each array like the parameters, or of one column."""
 
 Matrices = Callable[[], tuple[np.ndarray, Slots]]
 """Returns the values and slots of a table."""
@@ -58,28 +60,30 @@ class Workspace(NamedTuple):
 
     Attributes
     ----------
-    rows : numpy.ndarray
-        int64, of one axis.
+    rows, ids : numpy.ndarray
+        int64 and uint64, of one axis.
     numbers : numpy.ndarray
         One axis, of the dtype of the values.
     """
 
     rows: np.ndarray
+    ids: np.ndarray
     numbers: np.ndarray
 
     @classmethod
     def of_rows(cls, dim: int, dtype: np.dtype) -> Workspace:
         """Make one for rows of ``dim`` numbers."""
         rows = max(1, _BLOCK // max(1, dim))
-        return cls(scratch(rows, np.int64), scratch(rows * dim, dtype))
+        found = scratch(rows, np.int64), scratch(rows, np.uint64)
+        return cls(*found, scratch(rows * dim, dtype))
 
     @classmethod
     def of_variable(cls, size: int, dtype: np.dtype) -> Workspace:
         """Make one for a matrix of one row, which may be divided into columns."""
-        return cls(np.zeros(1, np.int64), scratch(min(size, _BLOCK), dtype))
+        return cls(np.zeros(1, np.int64), np.zeros(1, np.uint64), scratch(min(size, _BLOCK), dtype))
 
     def parts(
-        self, rows: np.ndarray, gradients: np.ndarray, *, gaps: bool
+        self, rows: np.ndarray, ids: np.ndarray, gradients: np.ndarray, *, gaps: bool
     ) -> Iterator[_GradientPart]:
         """Yield parts of the gradients, with ``gaps`` of those rows that are not below 0 alone."""
         if rows.size == 1:
@@ -87,17 +91,19 @@ class Workspace(NamedTuple):
             for start in range(0, dim, self.numbers.size):
                 columns = slice(start, min(dim, start + self.numbers.size))
                 room = self.numbers[: columns.stop - start].reshape(1, -1)
-                yield _GradientPart(columns, rows, gradients[:, columns], room)
+                yield _GradientPart(columns, rows, ids, gradients[:, columns], room)
             return
         numbers = self.numbers.reshape(self.rows.size, -1)
         for start in range(0, rows.size, self.rows.size):
-            some, part = rows[start : start + self.rows.size], gradients[start:][: self.rows.size]
+            at = slice(start, start + self.rows.size)
+            some, names, part = rows[at], ids[at], gradients[at]
             room = numbers[: some.size]
             if gaps:
-                count = kernels.found_first(read_only(some), read_only(part), self.rows, numbers)
-                some, part = self.rows[:count], numbers[:count]
+                given = read_only(some), read_only(names), read_only(part)
+                count = kernels.found_first(*given, self.rows, self.ids, numbers)
+                some, names, part = self.rows[:count], self.ids[:count], numbers[:count]
                 room = part
-            yield _GradientPart(slice(None), some, part, room)
+            yield _GradientPart(slice(None), some, names, part, room)
 
 
 class _GradientPart(NamedTuple):
@@ -105,6 +111,7 @@ class _GradientPart(NamedTuple):
 
     columns: slice
     rows: np.ndarray
+    ids: np.ndarray
     gradients: np.ndarray
     room: np.ndarray
 
@@ -169,9 +176,12 @@ class Optimizer(Described, ABC):
             if getattr(self, name) is not None:
                 require_number(self, name, positive=True)
 
+    row_wise: ClassVar[frozenset[str]] = frozenset()
+    """The slots that have one number a row; a variable, which has no rows, cannot have them."""
+
     @property
     def slots(self) -> tuple[str, ...]:
-        """Names of the state arrays, each of the parameter's shape and dtype."""
+        """Names of the state arrays."""
         return ()
 
     def initial_slot(self, name: str) -> float:
@@ -200,19 +210,21 @@ class Optimizer(Described, ABC):
         workspace: Workspace | None = None,
         *,
         gaps: bool = False,
+        ids: np.ndarray | None = None,
+        seed: int = 0,
     ) -> None:
         """Update rows in place.
 
         Parameters
         ----------
         values : numpy.ndarray
-            The parameters, ``(rows, dim)``, float32 or float64.
+            The parameters, ``(rows, dim)``, float32 or float64, or the codes of half width.
         slots : mapping of str to numpy.ndarray
-            The state, each like ``values``.
+            The state, each like ``values``, or of one column.
         rows : numpy.ndarray
             int64 ``(n,)``, distinct.
         gradients : numpy.ndarray
-            ``(n, dim)`` of the dtype of ``values``; not changed.
+            ``(n, dim)`` of the dtype for computing; not changed.
         step : int
             How many updates the table has had before this one.
         norm : float, optional
@@ -224,6 +236,10 @@ class Optimizer(Described, ABC):
             If it `changes_gradients`, or with ``gaps``; made if there is none.
         gaps : bool
             Whether some of ``rows`` are below 0: their gradients are left out.
+        ids : numpy.ndarray, optional
+            uint64 ``(n,)``; by default the numbers of the rows.
+        seed : int
+            Of this update, for what is stored in half width; see `stored.seed_of`.
 
         Raises
         ------
@@ -232,36 +248,41 @@ class Optimizer(Described, ABC):
         """
         if rate is None:
             rate = rate_at(self.learning_rate, step)
+        if ids is None:
+            ids = rows.view(np.uint64)
         if not (gaps or self.changes_gradients):
-            self._update(values, slots, rows, read_only(gradients), rate, step)
+            self._update(values, slots, rows, ids, read_only(gradients), rate, step, seed)
             return
+        scalar = gradients.dtype.type
         if workspace is None:
-            workspace = Workspace.of_rows(values.shape[1], values.dtype)
+            workspace = Workspace.of_rows(values.shape[1], gradients.dtype)
         if rows.size == 1 and not gaps:  # its columns may be divided
             values, slots = values[rows[0]][None], {n: s[rows[0]][None] for n, s in slots.items()}
             rows = np.zeros(1, np.int64)
         scale = -1.0 if self.maximize else 1.0
         if self.clipnorm is not None:
             if norm is None:
-                norm = _norm(rows, gradients, workspace) if gaps else kernels.norm(gradients)
+                norm = _norm(rows, ids, gradients, workspace) if gaps else kernels.norm(gradients)
             if norm > self.clipnorm:
                 scale *= self.clipnorm / norm
         if scale == 1.0 and self.clipvalue is None and not gaps:
-            self._update(values, slots, rows, read_only(gradients), rate, step)
+            self._update(values, slots, rows, ids, read_only(gradients), rate, step, seed)
             return
-        for columns, some, part, room in workspace.parts(rows, gradients, gaps=gaps):
+        for columns, some, names, part, room in workspace.parts(rows, ids, gradients, gaps=gaps):
             if scale != 1.0:
-                part = np.multiply(part, values.dtype.type(scale), out=room)
+                part = np.multiply(part, scalar(scale), out=room)
             if self.clipvalue is not None:
-                bound = values.dtype.type(self.clipvalue)
+                bound = scalar(self.clipvalue)
                 part = np.clip(part, -bound, bound, out=room)
             self._update(
                 values[:, columns],
                 {name: slot[:, columns] for name, slot in slots.items()},
                 some,
+                names,
                 read_only(part),
                 rate,
                 step,
+                seed,
             )
 
     def apply_to_tables(
@@ -270,22 +291,33 @@ class Optimizer(Described, ABC):
         places: Array,
         offsets: Array,
         rows: Array,
+        ids: Array,
         gradients: Array,
         rates: Sequence[float],
         steps: Sequence[int],
+        seeds: Sequence[int],
     ) -> None:
         """Update rows of several tables, whose gradients need not be changed first.
 
         Those from ``offsets[i]`` to ``offsets[i + 1]`` are of table ``i``, at ``places[i]``
-        (int64), with the rate and step there.
+        (int64), with the rate, step and seed there.
         """
-        for at, (rate, step) in enumerate(zip(rates, steps, strict=True)):
+        for at, (rate, step, seed) in enumerate(zip(rates, steps, seeds, strict=True)):
             of = slice(offsets[at], offsets[at + 1])
-            self._update(*matrices[at](), rows[of], read_only(gradients[of]), rate, step)
+            own = rows[of], ids[of], read_only(gradients[of])
+            self._update(*matrices[at](), *own, rate, step, seed)
 
     @abstractmethod
     def _update(
-        self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
+        self,
+        values: Array,
+        slots: Slots,
+        rows: Array,
+        ids: Array,
+        gradients: Array,
+        rate: float,
+        step: int,
+        seed: int,
     ) -> None:
         """Update rows; see `apply`."""
 
@@ -299,37 +331,76 @@ class KernelOptimizer(Optimizer):
         places: Array,
         offsets: Array,
         rows: Array,
+        ids: Array,
         gradients: Array,
         rates: Sequence[float],
         steps: Sequence[int],
+        seeds: Sequence[int],
     ) -> None:
+        of = places, offsets, rows, ids, gradients
+        self._call(*matrices[0](), *of, rates, steps, seeds)
+
+    def _update(
+        self,
+        values: Array,
+        slots: Slots,
+        rows: Array,
+        ids: Array,
+        gradients: Array,
+        rate: float,
+        step: int,
+        seed: int,
+    ) -> None:
+        place = self._place(values, slots, rows, gradients)
+        places, offsets = np.array([kernels.address(place)]), np.array([0, rows.size])
+        of = places, offsets, rows, ids, gradients
+        self._call(values, slots, *of, [rate], [step], [seed])
+
+    def _call(
+        self,
+        values: Array,
+        slots: Slots,
+        places: Array,
+        offsets: Array,
+        rows: Array,
+        ids: Array,
+        gradients: Array,
+        rates: Sequence[float],
+        steps: Sequence[int],
+        seeds: Sequence[int],
+    ) -> None:
+        """Run the kernel on tables like one with these values and slots."""
         pairs = list(zip(rates, steps, strict=True))
         scalar = gradients.dtype.type
         known = {pair: self._numbers(*pair, scalar) for pair in set(pairs)}
         numbers = np.array([known[pair] for pair in pairs], gradients.dtype)
-        self._run(places, read_only(offsets), rows, read_only(gradients), numbers)
+        first = slots[self.slots[0]] if self.slots else values
+        of = places, read_only(offsets), rows, read_only(ids), read_only(gradients)
+        self._run(*of, numbers, np.array(seeds, np.uint64), values[:0], first[:0])
 
-    def _update(
-        self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
-    ) -> None:
-        place = np.zeros(kernels.PLACE, np.int64)
-        arrays = values, *(slots[name] for name in self.slots)
+    def _place(self, values: Array, slots: Slots, rows: Array, gradients: Array) -> Array:
+        """Return a place of arrays that belong to no table."""
+        state = [slots[name] for name in self.slots]
+        columns = [1 if name in self.row_wise else values.shape[1] for name in self.slots]
         # Kernels get addresses only.
-        kind, shape = gradients.dtype, (rows.size, values.shape[1])
-        if gradients.shape != shape or not all(
-            each.flags.c_contiguous and (each.dtype, each.shape) == (kind, values.shape)
-            for each in arrays
+        shape = rows.size, values.shape[1]
+        if (
+            (gradients.shape, gradients.dtype) != (shape, half_width.widened(values[:0]).dtype)
+            or not all(each.flags.c_contiguous for each in (values, *state))
+            or any(each.shape != (len(values), of) for each, of in zip(state, columns, strict=True))
+            or len({each.dtype for each in state}) > 1
+            or any(half_width.widened(each[:0]).dtype != gradients.dtype for each in state)
         ):
             raise InvalidArrayError(
                 f"{type(self).__name__}.apply: expected contiguous values and slots of one shape, "
                 f"a gradient for each of {rows.size} rows, and one dtype; found gradients of "
-                f"{kind} and shape {gradients.shape}, and values and slots "
-                f"{[(each.dtype.name, each.shape, each.strides) for each in arrays]}"
+                f"{gradients.dtype} and shape {gradients.shape}, and values and slots "
+                f"{[(each.dtype.name, each.shape, each.strides) for each in (values, *state)]}"
             )
-        place[kernels.VALUES : kernels.VALUES + len(arrays)] = [*map(kernels.address, arrays)]
-        places, offsets = np.array([kernels.address(place)]), np.array([0, rows.size])
-        of = places, offsets, rows, gradients
-        self.apply_to_tables([lambda: (values, slots)], *of, [rate], [step])
+        place = np.zeros(kernels.PLACE, np.int64)
+        at = kernels.VALUES
+        place[at : at + 1 + len(state)] = [*map(kernels.address, (values, *state))]
+        return place
 
     @abstractmethod
     def _numbers(self, rate: float, step: int, scalar: Scalar) -> Numbers:
@@ -337,12 +408,16 @@ class KernelOptimizer(Optimizer):
 
     @abstractmethod
     def _run(self, *arguments: Array) -> None:
-        """Run the kernel on places, offsets, rows, gradients, and the numbers of each table."""
+        """Run the kernel.
+
+        On places, offsets, rows, ids, gradients, the numbers and the seed of each table, and empty
+        arrays like values and slots.
+        """
 
 
-def _norm(rows: np.ndarray, gradients: np.ndarray, workspace: Workspace) -> float:
+def _norm(rows: np.ndarray, ids: np.ndarray, gradients: np.ndarray, workspace: Workspace) -> float:
     """Return the norm of the gradients of rows not below 0."""
-    parts = workspace.parts(rows, gradients, gaps=True)
+    parts = workspace.parts(rows, ids, gradients, gaps=True)
     return math.sqrt(sum(kernels.square_norm(part.gradients) for part in parts))
 
 

@@ -96,7 +96,7 @@ class Rounds:
         if not isinstance(operation, ops.Push | ops.BlendValues):
             return ReservedWrite(write, table.reserve(operation))
         if isinstance(operation, ops.PushRows) and isinstance(table, SparseTable):
-            operation = push_by_id(operation, table.dtype, table.dim)
+            operation = push_by_id(operation, table.computed, table.dim)
             write = ops.OnTables(write.tables, operation)
         blends = isinstance(operation, ops.BlendValues)
         key = table, blends
@@ -306,7 +306,7 @@ class _RowsRoom(_Room):
         self._found, self._position = np.empty(0, np.uint64), np.empty(0, np.intp)
         self._rows, self._heads = np.empty(0, np.int64), np.empty(0, np.int32)
         self._may = np.empty(0, np.bool_)
-        self._sums = np.empty((0, table.dim), table.dtype)
+        self._sums = np.empty((0, table.dim), table.computed)
 
     def reserve(self, push: Averaged) -> Reservation:
         assert isinstance(push, ops.PushRows)
@@ -350,7 +350,7 @@ class _RowsRoom(_Room):
         made = [scratch(count, kind) for kind in (np.uint64, np.uint64, np.intp, np.int64)]
         heads = scratch(hashing.heads_size(count), np.int32)
         may = scratch(count, np.bool_)
-        self._sums = scratch((count, self._table.dim), self._table.dtype)
+        self._sums = scratch((count, self._table.dim), self._table.computed)
         self._ids, self._found, self._position, self._rows = made
         self._heads, self._may = heads, may
 

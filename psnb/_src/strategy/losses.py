@@ -122,7 +122,7 @@ def _part_of(parameter: DenseShards | SparseShards, numbers: Collection[int]) ->
         if parameter.rows is None:
             return f"{len(mine)} of {count} shards of table {name}"
         rows = sum(len(range(number, parameter.rows, count)) for number in mine)
-        size = size_text(rows * parameter.dim * parameter.dtype.itemsize)
+        size = size_text(rows * parameter.dim * parameter.spec.dtype.itemsize)
         return f"{rows:,} of {parameter.rows:,} rows of table {name} ({size})"
     parts = [part for part in parameter.parts if part.shard.number in numbers]
     if not parts:

@@ -67,6 +67,8 @@ def described_parameter(
     variable = description["kind"] == "variable"
     read = structs.asdict(typed(recipe, _VariableRecipe if variable else _EmbeddingRecipe))
     how = {"optimizer": optimizer, **read, "dtype": np.dtype(description["dtype"])}
+    if "slot_dtype" in description:
+        how["slot_dtype"] = np.dtype(description["slot_dtype"])
     for part, kinds in _KINDS.items():
         if how.get(part) is not None:
             try:

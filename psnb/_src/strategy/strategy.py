@@ -35,7 +35,7 @@ from psnb._src.placement.registry import OwnershipRecord
 from psnb._src.protocol.modes import Async, Mode, Sync, check_mode
 from psnb._src.protocol.modules import UploadedModule, read_files
 from psnb._src.protocol.notebook_only import NotebookOnly
-from psnb._src.server.optimizer import OPTIMIZABLE, Optimizer
+from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables.admission import Admission
 from psnb._src.server.tables.initializers import Initializer
 from psnb._src.server.tables.row_use import CtrAccessor
@@ -48,6 +48,7 @@ from psnb._src.strategy.scheduler_life import check_scheduler
 from psnb._src.strategy.servers import Servers, begin
 from psnb._src.strategy.tables import describe
 from psnb._src.strategy.takeover import StrategyTerms, take_over
+from psnb._src.transport.half_width import computed
 from psnb._src.utils.checks import integer, is_integer, path_text, period, seconds
 from psnb._src.utils.foreign_names import FixedAttributes
 from psnb._src.utils.interrupts import uninterrupted
@@ -364,6 +365,7 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         with self._core.tables.reserved(name, "variable") as name:
             value = arguments.initial_array(initial_value, dtype, name)
             arguments.check_optimizer(optimizer, value.dtype, name)
+            arguments.check_no_rows(optimizer, name)
             choice = arguments.as_nonfinite(nonfinite, name)
             return self._core.tables.variable(name, value, optimizer, choice)
 
@@ -380,6 +382,7 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         padding_idx: int | None = None,
         admission: Admission | None = None,
         accessor: CtrAccessor | None = None,
+        slot_dtype: DTypeLike | None = None,
         storage: str = "memory",
     ) -> Embedding:
         """Put an embedding table on the servers, spread over all of them.
@@ -399,7 +402,11 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         optimizer : Optimizer, optional
             What the servers do with pushed gradients.
         dtype : dtype
-            float32 or float64.
+            How servers store rows: float32, float64, or in half width ``"bfloat16"`` or
+            ``"float16"``. Half width is looked up, pushed and computed with as float32; what an
+            optimizer writes is rounded up or down with the chance that makes the mean right
+            (stochastic rounding; reproducible), as rounded to the nearest, small steps would be
+            lost. float16 has 3 bits more than bfloat16, and goes from 6e-8 to 65504.
         nonfinite : {"refuse", "skip", "allow"}
             What happens to a push with NaN or infinities: `InvalidArrayError` and no change; the
             rows of such ids are left out and counted (`Embedding.skipped`); or it is let through.
@@ -412,6 +419,9 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         accessor : CtrAccessor, optional
             If given (and ``rows`` is None), the servers count shows, clicks and days unseen of each
             row, and `Embedding.shrink` removes rows by them.
+        slot_dtype : dtype, optional
+            How servers store the optimizer's state: ``"bfloat16"`` or ``"float16"``, rounded
+            likewise; by default as it is computed with.
         storage : {"memory", "disk"}
             Where servers have the rows, their optimizer state and their use. On disk, they are in
             files in the folders of Dask's workers, which go with the servers, and the system's page
@@ -433,12 +443,8 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         self._core.check_open()
         with self._core.tables.reserved(name, "embedding"):
             arguments.check_rows(name, dim, rows)
-            kind = np.dtype(dtype)
-            if kind not in OPTIMIZABLE:
-                raise ConfigurationError(
-                    f"embedding {name!r}: dtype must be float32 or float64, found {kind}"
-                )
-            arguments.check_optimizer(optimizer, kind, name)
+            kind, slot_kind = arguments.as_row_dtypes(dtype, slot_dtype, name)
+            arguments.check_optimizer(optimizer, computed(kind), name)
             arguments.check_by_element(optimizer, f"embedding {name!r}")
             arguments.check_accessor(accessor, name, rows)
             spec = EmbeddingSpec(
@@ -452,6 +458,7 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
                 arguments.as_admission(admission, name, rows),
                 accessor,
                 arguments.as_initializer(initializer, name),
+                slot_kind,
                 storage=arguments.as_storage(storage, name),
             )
             return self._core.tables.embedding(spec)

@@ -29,6 +29,7 @@ from psnb._src.server.operations import CreateDense, CreateSparse, DropTable
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables.sharding import Partitioner, row_ranges
 from psnb._src.strategy.servers import Servers
+from psnb._src.transport.half_width import computed
 from psnb._src.utils.checks import is_integer
 from psnb._src.utils.text import Named, shown
 from psnb.errors import ConfigurationError, PsnbError
@@ -185,7 +186,7 @@ class TableFactory:
 
     def embedding(self, spec: EmbeddingSpec) -> Embedding:
         """Make an embedding, spread over all shards."""
-        spec = replace(spec, half=self._half and spec.dtype == np.float32)
+        spec = replace(spec, half=self._half and computed(spec.dtype) == np.float32)
         made = Embedding(SparseShards(spec, self._servers.shards, self._server_client))
         self._make(made)
         self._count(shards_of(made))
@@ -202,14 +203,15 @@ class TableFactory:
     def _count(self, shards: DenseShards | SparseShards) -> None:
         """Count the bytes that the tables of a parameter take, as far as they are known."""
         if isinstance(shards, DenseShards):
-            sizes = [(part.shard.number, shards.part_nbytes(part)) for part in shards.parts]
+            several, parts = copies(shards.made_with), shards.parts
+            sizes = [(each.shard.number, shards.part_nbytes(each) * several) for each in parts]
         else:
-            count, row = len(shards.shard_ids), shards.dim * shards.dtype.itemsize
+            count, row = len(shards.shard_ids), shards.saved_form.row_nbytes
             numbers = range(count if shards.rows is not None else 0)
             sizes = [(each, len(range(each, shards.rows or 0, count)) * row) for each in numbers]
         with self._lock:
             for number, nbytes in sizes:
-                self._bytes[number] += nbytes * copies(shards.made_with)
+                self._bytes[number] += nbytes
 
     def make_again(
         self,
@@ -309,12 +311,13 @@ def _creations(
                     spec.rows,
                     index=shard.number,
                     shards=len(shards.shard_ids),
-                    dtype=spec.dtype.str,
+                    dtype=spec.dtype.name,
                     initializer=spec.initializer,
                     seed=spec.seed,
                     optimizer=optimizer,
                     admission=spec.admission,
                     accessor=spec.accessor,
+                    slot_dtype=spec.slot_dtype.name if spec.slot_dtype else None,
                     storage=spec.storage,
                 ),
             )

@@ -18,6 +18,8 @@ import msgspec
 import numpy as np
 from msgspec.structs import astuple
 
+from psnb._src.transport.half_width import BFLOAT16, codes
+
 _KINDS: dict[str, type[Message]] = {}
 """All messages by the names of their classes."""
 
@@ -62,7 +64,10 @@ def made(name: str, *fields: Any) -> Message:
     return kind(*fields)
 
 
-_NUMBERS = {np.dtype(code): np.dtype(code).str for code in "?bBhHiIlLqQefdFD"}
+_NUMBERS = {
+    **{np.dtype(code): np.dtype(code).str for code in "?bBhHiIlLqQefdFD"},
+    BFLOAT16: BFLOAT16.name,
+}
 """The names of dtypes whose arrays are their buffers."""
 
 
@@ -75,7 +80,9 @@ class MessagePickler(pickle.Pickler):
             return NotImplemented
         if (dtype := _NUMBERS.get(found.dtype)) is None:
             return NotImplemented
-        return np.ndarray, (found.shape, dtype, pickle.PickleBuffer(found))  # type: ignore[arg-type]
+        # Python's buffers do not know bfloat16.
+        plain = codes(found) if found.dtype == BFLOAT16 else found
+        return np.ndarray, (found.shape, dtype, pickle.PickleBuffer(plain))  # type: ignore[arg-type]
 
 
 # Float16Message: an array of float32 that travels with 16 bits each. Pure.

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 from safetensors import safe_open
 
@@ -23,7 +24,7 @@ DTYPES = {
     f"{kind.upper()}{8 * size}": np.dtype(f"<{kind}{size}")
     for kind, sizes in (("i", (1, 2, 4, 8)), ("u", (1, 2, 4, 8)), ("f", (2, 4, 8)))
     for size in sizes
-}
+} | {"BF16": np.dtype(ml_dtypes.bfloat16)}
 """The dtypes that parameters have, by their names in the files."""
 
 Dtype = Annotated[str, one_of(*(each.name for each in DTYPES.values()))]

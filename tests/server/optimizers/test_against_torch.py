@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from psnb._src.server.optimizer import Optimizer
-from psnb._src.server.optimizers import SGD, Adagrad, Adam, Momentum, RMSProp
+from psnb._src.server.optimizers import SGD, Adagrad, Adam, Momentum, RMSProp, RowWiseAdagrad
 from psnb._src.server.tables.dense import DenseTable
 from psnb._src.server.tables.initializers import Constant
 from psnb._src.server.tables.sparse import SparseTable
@@ -128,3 +128,15 @@ def test_gradients_change_without_memory_of_a_table_too() -> None:
         values, {}, np.array([0, 1]), np.array([[1.0], [-3.0]]), 0
     )
     assert values.tolist() == [[1.0], [-2.0]]
+
+
+def test_at_one_number_a_row_adagrad_by_row_is_pytorchs() -> None:
+    weights = torch.full((ROWS, 1), 0.5, dtype=torch.float64, requires_grad=True)
+    theirs = torch.optim.Adagrad([weights], 0.1, initial_accumulator_value=0.2, eps=1e-8)
+    ours = SparseTable(*("t", 1, ROWS, 0, 1, "float64", Constant(0.5), 1), RowWiseAdagrad(0.1, 0.2))
+    for gradient in gradients():
+        weights.grad = torch.from_numpy(gradient[:, :1].copy())
+        theirs.step()
+        push(ours, np.arange(ROWS, dtype=np.uint64), gradient[:, :1].copy())
+    found = ours.lookup(np.arange(ROWS, dtype=np.uint64))
+    np.testing.assert_allclose(found, weights.detach().numpy(), rtol=1e-10)

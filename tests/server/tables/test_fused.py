@@ -171,7 +171,9 @@ class _ManySlots(Optimizer):
 
     slots = tuple("abcdefg")
 
-    def _update(self, values: Any, slots: Any, rows: Any, given: Any, rate: Any, step: Any) -> None:
+    def _update(
+        self, values: Any, slots: Any, rows: Any, ids: Any, given: Any, rate: Any, *_: Any
+    ) -> None:
         for slot in slots.values():
             slot[rows] += given
         values[rows] -= rate * given

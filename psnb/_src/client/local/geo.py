@@ -40,6 +40,7 @@ from psnb._src.server.tables.presence import pieces, union, whole
 from psnb._src.server.tables.row_index import GrowingRowIndex
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.server.tables.table import with_rates
+from psnb._src.transport.half_width import computed, widened
 from psnb._src.transport.message import as_float32
 from psnb.errors import ServerLostError, ServerMemoryError
 
@@ -144,7 +145,7 @@ class LocalSparse:
     def __init__(
         self, name: str, state: Mapping[str, np.ndarray], optimizer: Optimizer | None
     ) -> None:
-        dim, dtype = state["values"].shape[1], state["values"].dtype.str
+        dim, dtype = state["values"].shape[1], computed(state["values"].dtype).name
 
         def rows(optimizer: Optimizer | None) -> SparseTable:
             return SparseTable(
@@ -164,7 +165,9 @@ class LocalSparse:
     def install(self, ids: np.ndarray, state: Mapping[str, np.ndarray]) -> None:
         """Load what was fetched for these ids, unless it is here already."""
         new = self._asked.find(state["ids"]) < 0
-        rows = {name: array if name == "step" else array[new] for name, array in state.items()}
+        rows = {
+            name: array if name == "step" else widened(array[new]) for name, array in state.items()
+        }
         for table in (self.table, self._fetched):
             table.put(rows)
             table.updater.step = max(table.updater.step, int(state["step"][0]))

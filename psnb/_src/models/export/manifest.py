@@ -31,6 +31,7 @@ from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.tables import STORED, ExportedTable
 from psnb._src.server.tables.admission import ADMISSIONS
 from psnb._src.server.tables.initializers import INITIALIZERS
+from psnb._src.transport.half_width import BFLOAT16, HALF_WIDTH
 from psnb._src.utils.arrays import array_of, integers_of
 from psnb._src.utils.config import from_config
 from psnb._src.utils.files import checksum
@@ -50,7 +51,7 @@ _Size = Annotated[int, Meta(ge=0, le=1 << 48)]
 _Start = Annotated[int, Meta(ge=0)]
 _Float = Annotated[str, one_of("float32", "float64")]
 _Shape = Annotated[tuple[_Size | None, ...], Meta(max_length=32)]
-_FEED_DTYPES = ("bool", *(each.name for each in DTYPES.values()))
+_FEED_DTYPES = ("bool", *(each.name for each in DTYPES.values() if each != BFLOAT16))
 _FeedDtype = Annotated[str, one_of(*_FEED_DTYPES)]
 
 
@@ -249,7 +250,7 @@ class TableEntry(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     dim: Annotated[int, Meta(ge=1, le=1 << 48)]
     rows: _Size | None
-    dtype: _Float
+    dtype: Annotated[str, one_of("float32", "float64", *(each.name for each in HALF_WIDTH))]
     padding_idx: _Start | None
     initializer: dict[str, Any]
     admission: dict[str, Any]

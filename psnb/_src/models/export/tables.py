@@ -18,17 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ml_dtypes import finfo
 
 from psnb._src.checkpoint.saved_table import SavedTable
 from psnb._src.data.ragged import Ragged
 from psnb._src.server.kernels import read_only
 from psnb._src.server.tables.admission import Admission
 from psnb._src.server.tables.initializers import Initializer
+from psnb._src.transport.half_width import computed, rounded, widened
 from psnb._src.utils.arrays import bits_of, integers_of
 from psnb._src.utils.mapped_arrays import mapped_arrays, safetensors_head
 from psnb.errors import ConfigurationError, ExportError, IdOutOfRangeError
 
-STORED = ("float64", "float32", "float16", "int8")
+STORED = ("float64", "float32", "float16", "bfloat16", "int8")
 """The dtypes that rows are stored in."""
 
 _LEVELS = 127
@@ -53,14 +55,14 @@ def quantized(rows: np.ndarray, stored: str) -> tuple[np.ndarray, np.ndarray | N
         found = rows.astype(stored)
     if (np.isinf(found) & np.isfinite(rows)).any():
         raise ConfigurationError(
-            f"rows have numbers that are too large for {stored}: at most {np.finfo(stored).max}"
+            f"rows have numbers that are too large for {stored}: at most {finfo(stored).max}"
         )
     return found, None
 
 
 def restored(stored: np.ndarray, scales: np.ndarray | None, dtype: np.dtype) -> np.ndarray:
     """Return rows from their stored form."""
-    found = stored.astype(dtype, copy=False)
+    found = widened(stored).astype(dtype, copy=False)
     if scales is not None:
         found *= scales[:, None]  # a copy: int8 is none of the dtypes of rows
     return found
@@ -75,7 +77,7 @@ class RowError:
     def add(self, rows: np.ndarray, found: np.ndarray) -> None:
         """Count rows, and what is restored of them."""
         known = np.isfinite(rows)
-        error = (found[known].astype(np.float64) - rows[known]).ravel()
+        error = (found[known].astype(np.float64) - widened(rows)[known]).ravel()
         self._most = max(self._most, float(np.abs(error).max(initial=0)))
         self._squares += float(error @ error)
         self._count += error.size
@@ -120,7 +122,7 @@ class ArrayFile:
 
     def append(self, rows: np.ndarray) -> None:
         """Write rows at the end."""
-        plain = np.ascontiguousarray(rows, self._dtype.newbyteorder("<"))
+        plain = np.ascontiguousarray(rows, self._dtype)
         self._file.write(plain.reshape(-1).view(np.uint8).data)
         self.rows += len(rows)
 
@@ -216,7 +218,8 @@ class ExportedTable:
     rows : int or None
         As `psnb.Embedding.rows`.
     dtype : numpy.dtype
-        Of the rows, also where they are stored in another one.
+        Of the rows on servers, also where they are stored in another one. Half width is returned
+        as float32.
     padding_idx : int or None
         The id that gives zeros.
     initializer, admission, seed
@@ -267,7 +270,7 @@ class StoredRows:
         if self.ids is None or self.places is None:
             return self._taken(ids), np.zeros(ids.size, np.bool_)
         if not self.ids.size:
-            empty = np.empty((ids.size, self.stored.shape[1]), self.dtype)
+            empty = np.empty((ids.size, self.stored.shape[1]), computed(self.dtype))
             return empty, np.ones(ids.size, np.bool_)
         # An id beyond all others is compared with the last one.
         at = np.minimum(np.searchsorted(self.ids, ids), self.ids.size - 1)
@@ -275,7 +278,9 @@ class StoredRows:
 
     def _taken(self, places: np.ndarray) -> np.ndarray:
         scales = None if self.scales is None else self.scales.take(places)
-        return restored(self.stored.take(places.astype(np.intp), axis=0), scales, self.dtype)
+        return restored(
+            self.stored.take(places.astype(np.intp), axis=0), scales, computed(self.dtype)
+        )
 
 
 @dataclass(frozen=True)
@@ -307,12 +312,12 @@ class StoredTable(ExportedTable):
         found, missing = self.content.found(flat)
         if missing.any():
             ids_ = flat[missing]
-            first = np.zeros((ids_.size, self.dim), self.dtype)
+            first = np.zeros((ids_.size, self.dim), computed(self.dtype))
             if self.admission.min_count == 1:
                 at = np.flatnonzero(self.admission.may_enter(ids_, self.seed))
-                made = np.empty((at.size, self.dim), self.dtype)
+                made = np.empty((at.size, self.dim), first.dtype)
                 self.initializer.fill(made, read_only(ids_[at]), self.seed)
-                first[at] = made
+                first[at] = rounded(made, self.dtype)
             found[missing] = first
         if self.padding_idx is not None:
             found[flat == np.uint64(self.padding_idx)] = 0
@@ -324,7 +329,7 @@ class StoredTable(ExportedTable):
         A bag without ids gives zeros, and the padding does not count.
         """
         rows, offsets, lengths = self.lookup(bags.values), bags.offsets, bags.lengths
-        found = np.zeros((len(bags), self.dim), self.dtype)
+        found = np.zeros((len(bags), self.dim), rows.dtype)
         some = lengths > 0
         if rows.size:
             found[some] = np.add.reduceat(rows, offsets[:-1][some])
@@ -334,7 +339,7 @@ class StoredTable(ExportedTable):
                 real = self._checked(bags.values) != np.uint64(self.padding_idx)
                 counts = np.diff(np.concatenate([[0], real.cumsum()])[offsets])
             divisors = np.maximum(counts, 1) if combiner == "mean" else np.sqrt(counts.clip(1))
-            found /= divisors[:, None].astype(self.dtype)
+            found /= divisors[:, None].astype(rows.dtype)
         return found
 
     def _checked(self, ids: np.ndarray) -> np.ndarray:

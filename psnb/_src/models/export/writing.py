@@ -31,6 +31,7 @@ from psnb._src.models.export.tables import (
     restored,
     write_index,
 )
+from psnb._src.transport.half_width import computed
 from psnb._src.utils.checks import is_number, path_text
 from psnb._src.utils.files import sync, synced
 from psnb._src.utils.paths import as_path
@@ -71,7 +72,7 @@ def export(
         The arguments of a call: for JAX a batch, for PyTorch the arguments of ``forward`` (a tuple;
         or a dict by name); for Keras nothing. Its first axis is the examples; batches of other
         sizes can be predicted as well. Its values do not matter, except that ids must be ids.
-    dtype : {"float32", "float16", "int8"} or mapping, optional
+    dtype : {"float32", "float16", "bfloat16", "int8"} or mapping, optional
         In which dtype rows are stored, for all tables or by table; by default their own. int8 rows
         have a scale each. The error is measured, and is in the manifest.
     min_score : float or mapping, optional
@@ -239,7 +240,7 @@ def _write_table(
                 found, scale = quantized(values, stored)
             except ConfigurationError as problem:
                 raise ConfigurationError(f"table {table.name!r}: {problem}") from problem
-            error.add(values, restored(found, scale, table.dtype))
+            error.add(values, restored(found, scale, computed(table.dtype)))
             rows.append(found)
             if scale is not None:
                 scales.append(scale)

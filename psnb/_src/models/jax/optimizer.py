@@ -18,7 +18,9 @@ import jax
 import numpy as np
 
 from psnb._src.models.export.jax_program import with_x64
+from psnb._src.server import stored
 from psnb._src.server.optimizer import Array, Optimizer, Slots
+from psnb._src.transport import half_width
 from psnb._src.utils.text import text_of, truncate
 from psnb.errors import ConfigurationError
 
@@ -92,19 +94,30 @@ class OptaxOptimizer(Optimizer):
         return dict(self.starts)[name]
 
     def _update(
-        self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
+        self,
+        values: Array,
+        slots: Slots,
+        rows: Array,
+        ids: Array,
+        gradients: Array,
+        rate: float,
+        step: int,
+        seed: int,
     ) -> None:
         if not rows.size:
             return
         # Few sizes, as each is compiled; a variable is one row.
         size = 1 << (rows.size - 1).bit_length()
         arrays = [values, *(slots[name] for name in self.slots)]
-        given = [_padded(gradients, size), *(_padded(each[rows], size) for each in arrays)]
-        with _on_servers(values.dtype):
+        given = [
+            _padded(gradients, size),
+            *(_padded(half_width.widened(each[rows]), size) for each in arrays),
+        ]
+        with _on_servers(gradients.dtype):
             found = _program(self.transformation)(np.int32(step), *given)
             after = [np.asarray(each) for each in found]
-        for array, new in zip(arrays, after, strict=True):
-            array[rows] = new[: rows.size]
+        for at, (array, new) in enumerate(zip(arrays, after, strict=True)):
+            stored.put_rows(array, rows, ids, new[: rows.size], seed, at)
 
     def describe(self) -> dict[str, Any]:
         return {"name": _DOOR, "slots": list(self.slots)}

@@ -20,6 +20,7 @@ from psnb._src.models.torch.buffers import as_kept, from_kept
 from psnb._src.models.torch.module_graph import ModuleGraph
 from psnb._src.models.torch.tables import IDS, ROWS
 from psnb._src.models.torch.tensors import array_of, tensor_of
+from psnb._src.transport.half_width import widened
 from psnb.errors import InvalidArrayError
 
 _SHOWN = 4
@@ -223,7 +224,7 @@ def _read_table(name: str, table: Embedding) -> dict[str, Tensor]:
     states = shards_of(table).shard_states()
     ids = np.concatenate([state["ids"] for state in states]).view(np.int64)
     order = np.argsort(ids)
-    rows = np.concatenate([state["values"] for state in states])
+    rows = np.concatenate([widened(state["values"]) for state in states])
     return {f"{name}.{IDS}": tensor_of(ids[order]), f"{name}.{ROWS}": tensor_of(rows[order])}
 
 

@@ -18,6 +18,7 @@ from psnb._src.server.hashing import each_once, take_range
 from psnb._src.server.kernels import read_only
 from psnb._src.server.tables.admission import MOST_COUNT
 from psnb._src.server.tables.sharding import Owner, row_ranges, shard_of_ids
+from psnb._src.transport.half_width import computed
 from psnb.errors import IdOutOfRangeError, InvalidArrayError
 
 Form = tuple[np.dtype, tuple[int, ...]]
@@ -127,7 +128,7 @@ class Expected:
     name : str
         The parameter's, for messages.
     dtype : numpy.dtype
-        Of values and slots.
+        Of the values.
     slots : tuple of str
         Those of the optimizer.
     shape : tuple of int
@@ -157,6 +158,10 @@ class Expected:
         """The names of the arrays in the tail."""
         return frozenset({"step"})
 
+    def form_of(self, name: str) -> Form:
+        """Return the dtype and shape of values or a slot; of a row of an embedding."""
+        return self.dtype, self.shape
+
     @property
     def row_nbytes(self) -> int:
         """The bytes of a number of a variable, with its state."""
@@ -167,22 +172,28 @@ class Expected:
         if found.keys() - self.optional != (expected := self.arrays | self.tail):
             raise InvalidArrayError(f"expected arrays {sorted(expected)}, found {sorted(found)}")
 
-    def check_numbers(self, found: Mapping[str, Form], shape: tuple[int, ...]) -> None:
-        """Raise InvalidArrayError unless values and slots are there, all of this shape."""
+    def check_numbers(self, found: Mapping[str, Form], *rows: int) -> None:
+        """Raise InvalidArrayError unless values and slots are there, of so many rows."""
         self._require(found, frozenset(self.numbers))
         for name in self.numbers:
-            check_form(self._what(name), found[name], self.dtype, shape)
+            dtype, shape = self.form_of(name)
+            check_form(self._what(name), found[name], dtype, (*rows, *shape))
 
     def check_learned(
-        self, values: np.ndarray, slots: Mapping[str, np.ndarray], shape: tuple[int, ...]
+        self, values: np.ndarray, slots: Mapping[str, np.ndarray], *rows: int
     ) -> None:
-        """Raise InvalidArrayError unless these are values and all slots, all of this shape."""
+        """Raise InvalidArrayError unless these are values and all slots, of so many rows.
+
+        They are computed numbers, not stored ones.
+        """
         if slots.keys() != {*self.slots}:
             raise InvalidArrayError(
                 f"{self.name!r}: expected slots {sorted(self.slots)}, found {sorted(slots)}"
             )
-        named = {f"slot.{name}": slot for name, slot in slots.items()}
-        self.check_numbers(forms(self.name, {"values": values, **named}), shape)
+        for name in self.numbers:
+            array = values if name == "values" else slots[name.removeprefix("slot.")]
+            dtype, shape = self.form_of(name)
+            check_array(self._what(name), array, computed(dtype), (*rows, *shape))
 
     def check_tail_forms(self, found: Mapping[str, Form]) -> None:
         """Raise InvalidArrayError unless the arrays of the tail are there, each of its form."""
@@ -199,7 +210,7 @@ class Expected:
 
     def check_state(self, found: Mapping[str, Form], read: Read) -> None:
         """Raise ConfigurationError unless this whole state can be loaded."""
-        self.check_numbers(found, self.shape)
+        self.check_numbers(found)
         self.check_tail(found, read)
 
     def check_counts(self, counts: np.ndarray, step: int) -> None:
@@ -231,11 +242,17 @@ class ExpectedRows(Expected):
         is allowed.
     uses, waits : bool
         Whether the use of rows is remembered, and whether ids may wait for a row.
+    slot_dtype : numpy.dtype, optional
+        Of the slots, unless it is the one in which rows are computed with.
+    row_wise : frozenset of str
+        The slots that have one number a row.
     """
 
     fixed: tuple[int, int, int] | None
     uses: bool
     waits: bool
+    slot_dtype: np.dtype | None = None
+    row_wise: frozenset[str] = frozenset()
 
     optional = frozenset()
 
@@ -247,17 +264,24 @@ class ExpectedRows(Expected):
     def tail(self) -> frozenset[str]:
         return super().tail | ({"waiting.ids", "waiting.frequencies"} if self.waits else set())
 
+    def form_of(self, name: str) -> Form:
+        if name == "values":
+            return self.dtype, self.shape
+        by_row = name.removeprefix("slot.") in self.row_wise
+        return self.slot_dtype or computed(self.dtype), (1,) if by_row else self.shape
+
     @property
     def row_nbytes(self) -> int:
         """The bytes of a row, with its state and id."""
         use = len(ROW_USE) * _USE.itemsize if self.uses else 0
-        return ID.itemsize + math.prod(self.shape) * super().row_nbytes + use
+        forms_ = [self.form_of(name) for name in self.numbers]
+        return ID.itemsize + use + sum(dtype.itemsize * math.prod(of) for dtype, of in forms_)
 
     def check_row_forms(self, found: Mapping[str, Form]) -> int:
         """Return how many rows there are, or raise InvalidArrayError unless their arrays fit."""
         self._require(found, self.arrays)
         count = check_flat(self._what("ids"), found["ids"], ID)
-        self.check_numbers(found, (count, *self.shape))
+        self.check_numbers(found, count)
         for name in ROW_USE if self.uses else ():
             check_form(self._what(name), found[name], _USE, (count,))
         return count

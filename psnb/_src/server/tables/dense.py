@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -116,7 +117,7 @@ class DenseTable(Table):
                 kept, set_ = (scratch(shares.shape, kind) for kind in (shares.dtype, np.bool_))
                 return partial(self.blend_in, shares, terms, kept, set_)
             case ops.MergeValues(values, slots, step, _, ranges, counts):
-                self.expected.check_learned(values, slots, self._values.shape)
+                self.expected.check_learned(values, slots)
                 if ranges is not None:
                     check_ranges(f"values of {self.name!r}", ranges, self.extent, count_in(ranges))
                 if counts is not None:
@@ -246,7 +247,7 @@ class DenseTable(Table):
         """Load numbers from position ``start`` on; 0 if it is left out."""
         found = forms(self.name, segment)
         shape = found.get("values", (None, ()))[1]
-        self.expected.check_numbers(found, shape)
+        replace(self.expected, shape=shape).check_numbers(found)
         start = 0
         if "start" in segment:
             check_form(f"start of {self.name!r}", found["start"], POSITION, (1,))

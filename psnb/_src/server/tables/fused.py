@@ -27,6 +27,7 @@ from psnb._src.server.tables.row_index import RowRequest
 from psnb._src.server.tables.row_table import RowTable
 from psnb._src.server.tables.table import Table
 from psnb._src.server.tables.updater import Updated, apply_to_tables
+from psnb._src.transport import half_width
 from psnb._src.transport.message import Float16Message, halved
 from psnb.errors import InvalidArrayError
 
@@ -94,15 +95,18 @@ def look_up(tables: Sequence[Table], of: ops.LookUpRows) -> np.ndarray | Float16
     first = found.tables[0]
     shape = of.ids.size, first.dim
     if of.bags is None:
-        rows = out = answer_array(shape, first.dtype)
+        # In its own width: whoever asked widens it.
+        rows = wide = out = answer_array(shape, first.dtype)
     else:
-        check_bags(of.bags, of.ids.size, first.dtype)
-        rows = scratch(shape, first.dtype)
-        out = answer_array((of.bags.bounds.size - 1, first.dim), first.dtype)
+        check_bags(of.bags, of.ids.size, first.computed)
+        rows = wide = scratch(shape, first.dtype)
+        if first.dtype != first.computed:
+            wide = scratch(shape, first.computed)
+        out = answer_array((of.bags.bounds.size - 1, first.dim), first.computed)
     # After all memory: a lookup that fails must not count as an occurrence.
     for at, request in requests.items():
         found.rows[found.of(at)] = found.tables[at].give(request)
-    kernels.take_rows(found.places, found.offsets, found.rows, rows)
+    kernels.take_rows(found.places, found.offsets, found.rows, half_width.codes(rows))
     for at in found.others:
         table, part = found.tables[at], found.of(at)
         if not of.training and not table.counts:
@@ -110,8 +114,10 @@ def look_up(tables: Sequence[Table], of: ops.LookUpRows) -> np.ndarray | Float16
             some, values = table.first_rows(of.ids[part][new])
             rows[part][new[some]] = values
     if of.bags is not None:
-        sum_rows(of.bags, rows, out)
-    return halved(out) if of.half else out
+        if wide is not rows:
+            wide[...] = rows
+        sum_rows(of.bags, wide, out)
+    return halved(out) if of.half and out.dtype == first.computed else out
 
 
 def reserve_push(
@@ -120,12 +126,12 @@ def reserve_push(
     """Get all memory that a push needs, after all checks; see `Table.reserve`."""
     found = _Found(tables, push)
     first = found.tables[0]
-    push = push_by_id(push, first.dtype, first.dim)
+    push = push_by_id(push, first.computed, first.dim)
     for table in found.tables:
         if table.updater.optimizer is None:
             table.updater.required()  # raises
     what = f"gradients for {ops.names_of_tables([table.name for table in found.tables])}"
-    check_array(what, push.gradients, first.dtype, (push.ids.size, first.dim))
+    check_array(what, push.gradients, first.computed, (push.ids.size, first.dim))
     for each in (push.norms, push.rates):
         if each is not None and len(each) != len(tables):
             raise InvalidArrayError(f"{what}: {len(each)} norms or rates for {len(tables)} tables")
@@ -179,8 +185,8 @@ class ReservedPush:
             if table.watchers:
                 table.changing(rows[offsets[at] : offsets[at + 1]])
             if table.moved.watches:
-                table.moved.pushing(table.matrices()[0], rows[offsets[at] : offsets[at + 1]])
-        of_push = Updated(places, offsets, rows, self._push.gradients)
+                table.moved.pushing(table.values, rows[offsets[at] : offsets[at + 1]])
+        of_push = Updated(places, offsets, rows, ids, self._push.gradients)
         updaters = [table.updater for table in tables]
         norms, rates = self._push.norms, self._push.rates
         matrices = [table.matrices for table in tables]

@@ -19,6 +19,7 @@ from psnb._src.server.scanning import Metric, keep_nearest, row_norms
 from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.checks import form
 from psnb._src.server.tables.row_table import RowTable
+from psnb._src.transport.half_width import widened
 from psnb.errors import InvalidArrayError
 
 _BLOCK = 1 << 18
@@ -80,13 +81,7 @@ def _blocks(table: RowTable, start: int, stop: int) -> Iterator[tuple[slice, np.
     step = max(1, _BLOCK // (table.dim * table.dtype.itemsize))
     for at in range(start, stop, step):
         rows = slice(at, min(at + step, stop))
-        yield rows, read_only(_wide(table.column("values", rows)))
-
-
-def _wide(values: np.ndarray) -> np.ndarray:
-    """Return values as compiled loops take them."""
-    known = values.dtype in (np.float32, np.float64)
-    return values if known else values.astype(np.float32)
+        yield rows, read_only(widened(table.column("values", rows)))
 
 
 def _nearest(table: RowTable, of: ops.FindNearest) -> ops.Nearest:
@@ -183,4 +178,4 @@ def read_rows(table: RowTable, ids: np.ndarray) -> ops.RowsThere:
     """Return which ids have a row (bool ``(n,)``), and these rows; makes none, and counts none."""
     rows = table.index.find(ids)
     there = rows >= 0
-    return ops.RowsThere(there, _wide(table.column("values", rows[there])))
+    return ops.RowsThere(there, widened(table.column("values", rows[there])))

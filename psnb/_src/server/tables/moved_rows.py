@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from psnb._src.transport.half_width import widened
+
 _MOST = 64
 """Rows that are kept, and pushes of which some are."""
 
@@ -37,7 +39,7 @@ class MovedRows:
         Parameters
         ----------
         values : numpy.ndarray
-            All rows, ``(n, dim)``.
+            All rows, ``(n, dim)``, as they are stored.
         rows : numpy.ndarray
             The rows of the push, int64; below 0 where an id has none.
         """
@@ -46,7 +48,7 @@ class MovedRows:
         try:
             for row in some:
                 if row >= 0 and row not in self._before:
-                    self._before[row] = values[row].copy()
+                    self._before[row] = widened(values[row]).copy()
         except MemoryError:  # a push must not fail for it
             self.forget()
         if len(self._before) >= _MOST:
@@ -65,7 +67,7 @@ class MovedRows:
             return np.empty(0)
         before = np.stack([*self._before.values()]).astype(np.float64)
         with np.errstate(all="ignore"):
-            moved = np.linalg.norm(values[[*self._before]] - before, axis=1)
+            moved = np.linalg.norm(widened(values[[*self._before]]) - before, axis=1)
             share = moved / np.linalg.norm(before, axis=1)
         share[moved == 0] = 0.0
         return np.nan_to_num(share, nan=np.inf, posinf=np.inf)

@@ -14,7 +14,7 @@ from psnb._src.server import kernels
 from psnb._src.server.disk import DiskSpace
 from psnb._src.server.hashing import MOST_ROWS
 from psnb._src.server.kernels import read_only
-from psnb._src.server.memory import Promise, Reservable
+from psnb._src.server.memory import Promise, Reservable, scratch
 from psnb._src.server.optimizer import Optimizer, Workspace
 from psnb._src.server.tables.admission import Admission, Always
 from psnb._src.server.tables.checks import ROW_USE, ExpectedRows, check_array, check_ids
@@ -25,10 +25,14 @@ from psnb._src.server.tables.row_index import FixedRowIndex, GrowingRowIndex, Ro
 from psnb._src.server.tables.row_use import CtrAccessor, RowUse
 from psnb._src.server.tables.table import Table
 from psnb._src.server.tables.updater import Updater
+from psnb._src.transport import half_width
 from psnb.errors import InternalError, ServerMemoryError
 
 _ALWAYS = Always()
 _NONE = np.empty(0, np.int64)
+
+_BLOCK = 1 << 14
+"""Numbers of half width that are rounded at a time."""
 
 
 class RowTable(Table, Reservable):
@@ -45,7 +49,7 @@ class RowTable(Table, Reservable):
     index, shards : int
         Which shard this is, and of how many.
     dtype : str
-        ``"float32"`` or ``"float64"``.
+        How the values are stored: ``"float32"``, ``"float64"``, ``"bfloat16"`` or ``"float16"``.
     initializer : Initializer
         First values of a row.
     seed : int
@@ -56,6 +60,8 @@ class RowTable(Table, Reservable):
         Which ids get a row, if ``rows`` is None.
     accessor : CtrAccessor, optional
         How the use of rows is recorded, if ``rows`` is None; by default it is not recorded.
+    slot_dtype : str, optional
+        How the optimizer's state is stored; by default as it is computed with.
     storage : str
         ``"memory"``, or ``"disk"`` for values, optimizer state and use in files.
     disk : DiskSpace, optional
@@ -65,8 +71,8 @@ class RowTable(Table, Reservable):
     ----------
     dim : int
         Floats a row.
-    dtype : numpy.dtype
-        Of the rows.
+    dtype, computed : numpy.dtype
+        Of the rows, as they are stored and as they are computed with.
     index : RowIndex
         From ids to rows.
     selects : bool
@@ -97,28 +103,36 @@ class RowTable(Table, Reservable):
         optimizer: Optimizer | None,
         admission: Admission = _ALWAYS,
         accessor: CtrAccessor | None = None,
+        slot_dtype: str | None = None,
         storage: str = "memory",
         disk: DiskSpace | None = None,
     ) -> None:
         super().__init__()
         self.disk = (disk or DiskSpace()) if storage == "disk" else None
         self.name, self.dim, self.dtype = name, dim, np.dtype(dtype)
+        self.computed = half_width.computed(self.dtype)
+        slot_kind = np.dtype(slot_dtype) if slot_dtype else None
         self._initializer, self._seed = initializer, seed
         self._coming = 0  # rows that there is room for, as they will be loaded
         self._gone = False  # whether rows may have gone that reserved writes will make again
         self._fixed = None if rows is None else (rows, index, shards)
         self._admission, self._accessor = admission, accessor
         # Some ids may have no row, unless all get one when first seen.
-        make = partial(Workspace.of_rows, dim, self.dtype)
+        make = partial(Workspace.of_rows, dim, self.computed)
         gaps = not isinstance(admission, Always)
-        self.updater = Updater(name, optimizer, make, gaps=gaps)
+        self.updater = Updater(name, optimizer, make, gaps=gaps, seed=seed)
         self.expected = ExpectedRows(
             *(name, self.dtype, self.updater.slots, (dim,), self._fixed),
             uses=accessor is not None,
             waits=admission.min_count > 1,
+            slot_dtype=slot_kind,
+            row_wise=optimizer.row_wise if optimizer else frozenset(),
         )
+        # Where rows of half width begin, before they are rounded.
+        half = self.dtype != self.computed
+        self._first = scratch((max(1, _BLOCK // dim) if half else 0, dim), self.computed)
         self._names = ("ids", *self.expected.numbers, *(ROW_USE if accessor else ()))
-        self.kind = self.dtype, dim
+        self.kind = self.dtype, slot_kind, dim
         self.counts = admission.min_count > 1
         self.selects = gaps
         self._place = np.zeros(kernels.PLACE, np.int64)
@@ -164,22 +178,27 @@ class RowTable(Table, Reservable):
             raise InternalError(f"embedding {self.name!r} has fixed rows")
         return self.index
 
+    @property
+    def values(self) -> np.ndarray:
+        """All rows as they are stored, valid until there are more."""
+        return self._values.rows.view(self.dtype)
+
     def matrices(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the values and slots of all rows, valid until there are more."""
+        """Return the codes of values and slots of all rows, valid until there are more."""
         return self._values.rows, {name: slot.rows for name, slot in self._slots.items()}
 
     def first_rows(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return which of ids without a row would get one at once, and what would be in it."""
         at = np.flatnonzero(self._admission.may_enter(ids, self._seed))
-        first = np.empty((at.size, self.dim), self.dtype)
+        first = np.empty((at.size, self.dim), self.computed)
         self._initializer.fill(first, read_only(ids[at]), self._seed)
-        return at, first
+        return at, half_width.rounded(first, self.dtype)
 
     def _begin(self) -> None:
         """Make it empty, in new memory."""
         most = None if self._fixed is None else len(range(self._fixed[1], *self._fixed[::2]))
-        array = partial(GrowingArray, self.dim, self.dtype, most, self.disk)
-        values, slots = array(), {name: array() for name in self.updater.slots}
+        values = self._array("values", most)
+        slots = {name: self._array(f"slot.{name}", most) for name in self.updater.slots}
         for each in (values, *slots.values()):
             each.reserve(most or 0)
         index = (
@@ -197,6 +216,10 @@ class RowTable(Table, Reservable):
             each.noted_in(self._place[at : at + 1])
         self._extend(0, self.index.ids())
         self.measure()
+
+    def _array(self, name: str, most: int | None) -> GrowingArray:
+        dtype, (columns,) = self.expected.form_of(name)
+        return GrowingArray(columns, half_width.code_dtype(dtype), most, self.disk)
 
     def row_arrays(self) -> list[GrowingArray]:
         """Return all arrays that have a row for each id."""
@@ -276,10 +299,18 @@ class RowTable(Table, Reservable):
             array.grow(stop)
         if not begun:
             return
-        self._initializer.fill(self._values.rows[start:stop], read_only(ids), self._seed)
+        if self._first.size:
+            values, step = self.values[start:stop], len(self._first)
+            for at in range(0, len(values), step):
+                some = self._first[: min(step, len(values) - at)]
+                self._initializer.fill(some, read_only(ids[at : at + step]), self._seed)
+                values[at : at + step] = some
+        else:
+            self._initializer.fill(self.values[start:stop], read_only(ids), self._seed)
         for name, slot in self._slots.items():
-            slot.rows[start:stop] = self.updater.required().initial_slot(name)
+            dtype, _ = self.expected.form_of(f"slot.{name}")
+            slot.rows.view(dtype)[start:stop] = self.updater.required().initial_slot(name)
 
     def _check_rows(self, ids: np.ndarray, numbers: np.ndarray, what: str) -> None:
         check_ids(f"ids for {self.name!r}", ids)
-        check_array(f"{what} for {self.name!r}", numbers, self.dtype, (ids.size, self.dim))
+        check_array(f"{what} for {self.name!r}", numbers, self.computed, (ids.size, self.dim))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.server import kernels
+from psnb._src.server import stored
 from psnb._src.server.hashing import distinct
 from psnb._src.server.kernels import read_only
 from psnb._src.server.tables import operations as ops
@@ -47,7 +47,7 @@ class SparseTable(RowTable):
             case ops.ScanRows():
                 return look(self, operation)
             case ops.MeasureMoves():
-                return self.updater.step, self.moved.moves(self._values.rows)
+                return self.updater.step, self.moved.moves(self.values)
         if isinstance(operation, self.writes):
             return self.reserve(operation)()
         return super().run(operation)
@@ -61,7 +61,7 @@ class SparseTable(RowTable):
                 return partial(self._assign, self.requested(ids, inserted=True), values)
             case ops.MergeRows(ids, values, slots):
                 check_ids(f"ids for {self.name!r}", ids)
-                self.expected.check_learned(values, slots, (ids.size, self.dim))
+                self.expected.check_learned(values, slots, ids.size)
                 request = self.requested(ids, counting=False)
                 return partial(self._merge, request, write)
             case ops.RecordUse(ids, shows, clicks):
@@ -138,17 +138,19 @@ class SparseTable(RowTable):
     def _assign(self, request: RowRequest, values: np.ndarray) -> None:
         rows = self.give(request)
         self.changing(rows)
-        self._values.rows[rows] = values
+        self.values[rows] = values
 
     def _merge(self, request: RowRequest, of: ops.MergeRows) -> None:
         rows = read_only(self.give(request))
         self.changing(rows)
         if self.moved.watches:
-            self.moved.pushing(self._values.rows, rows)
-        kernels.add_rows(self._values.rows, rows, read_only(of.values))
-        for name, slot in of.slots.items():
-            part = slot.dtype.type(of.share)
-            kernels.approach_rows(self._slots[name].rows, rows, read_only(slot), part)
+            self.moved.pushing(self.values, rows)
+        seed, whole = self.updater.update_seed(), of.values.dtype.type(1)
+        arrays = self._values, *(self._slots[name] for name in self.updater.slots)
+        learned = of.values, *(of.slots[name] for name in self.updater.slots)
+        for at, (array, each) in enumerate(zip(arrays, learned, strict=True)):
+            share = each.dtype.type(of.share) if at else whole
+            stored.merge_rows(array.rows, rows, of.ids, each, share, seed, at)
         self.updater.step = max(self.updater.step, of.step)
 
     def _record(
@@ -191,7 +193,8 @@ class SparseTable(RowTable):
         if name in ROW_USE:
             return self._known_use().column(name, rows)
         array = self._values if name == "values" else self._slots[name.removeprefix("slot.")]
-        return array.copy_of(rows)
+        dtype, _ = self.expected.form_of(name)
+        return array.copy_of(rows).view(dtype)
 
     def make_room(self, rows: int) -> None:
         super().make_room(rows)

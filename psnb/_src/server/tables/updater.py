@@ -17,6 +17,7 @@ from psnb._src.server import kernels
 from psnb._src.server.optimizer import Matrices, Optimizer, Workspace
 from psnb._src.server.optimizers import OPTIMIZERS
 from psnb._src.server.schedules import is_users, rate_at
+from psnb._src.server.stored import seed_of
 from psnb._src.server.tables.presence import Piece
 from psnb.errors import ConfigurationError
 
@@ -50,6 +51,8 @@ class Updater:
         Makes the memory in which gradients are clipped or negated.
     gaps : bool
         Whether some rows may be below 0: their gradients are left out.
+    seed : int
+        The table's, for what is stored in half width.
 
     Attributes
     ----------
@@ -71,8 +74,9 @@ class Updater:
         make_workspace: Callable[[], Workspace],
         *,
         gaps: bool = False,
+        seed: int = 0,
     ) -> None:
-        self._name, self.gaps = name, gaps
+        self._name, self.gaps, self._seed = name, gaps, seed
         self._make_workspace = make_workspace
         self._workspace: Workspace | None = None
         self.optimizer: Optimizer | None = None
@@ -103,6 +107,10 @@ class Updater:
             )
         return self.optimizer
 
+    def update_seed(self) -> int:
+        """Return the seed of the next update; see `stored.seed_of`."""
+        return seed_of(self._seed, self.step)
+
     def rates_at(self, steps: Sequence[int], rates: Sequence[float] | None) -> Sequence[float]:
         """Return the learning rates at steps, where the given ones are for functions of users."""
         if rates is not None and self.by_user:
@@ -119,6 +127,7 @@ class Updater:
         gradients: np.ndarray,
         norm: float | None,
         rate: float | None,
+        ids: np.ndarray | None = None,
     ) -> None:
         """Take one step; see `Optimizer.apply`. The given rate is for functions of users only.
 
@@ -131,7 +140,10 @@ class Updater:
         if gaps and int(rows.max()) < 0:
             return
         optimizer.apply(
-            *(values, slots, rows, gradients, self.step, norm, rate, self._workspace), gaps=gaps
+            *(values, slots, rows, gradients, self.step, norm, rate, self._workspace),
+            gaps=gaps,
+            ids=ids,
+            seed=self.update_seed(),
         )
         self.step += 1
 
@@ -213,13 +225,14 @@ class Updated(NamedTuple):
     ----------
     places, offsets : numpy.ndarray
         int64: the place of each table, and where its rows begin and end.
-    rows, gradients : numpy.ndarray
-        int64 ``(n,)``, and ``(n, dim)``, of which the tables may have a part.
+    rows, ids, gradients : numpy.ndarray
+        int64 and uint64 ``(n,)``, and ``(n, dim)``, of which the tables may have a part.
     """
 
     places: np.ndarray
     offsets: np.ndarray
     rows: np.ndarray
+    ids: np.ndarray
     gradients: np.ndarray
 
 
@@ -249,13 +262,15 @@ def apply_to_tables(
             at = slice(offsets[0], offsets[1])
             norm = None if norms is None else norms[start]
             rate = None if rates is None else rates[start]
-            first.apply(*matrices[start](), of.rows[at], of.gradients[at], norm, rate)
+            values, slots = matrices[start]()
+            first.apply(values, slots, of.rows[at], of.gradients[at], norm, rate, of.ids[at])
         else:
             steps = [each.step for each in some]
             found = first.rates_at(steps, rates and rates[start:stop])
             own, places = matrices[start:stop], of.places[start:stop]
+            seeds = [each.update_seed() for each in some]
             first.required().apply_to_tables(
-                own, places, offsets, of.rows, of.gradients, found, steps
+                own, places, offsets, of.rows, of.ids, of.gradients, found, steps, seeds
             )
             for each in some:
                 each.step += 1
