@@ -9,7 +9,8 @@ the table's seed, the id, the count of the table's updates and the column: repli
 that sees its own pushes, get the same bits. What is assigned, and how a row starts, is rounded to
 the nearest.
 
-Compiled loops see codes (`psnb._src.transport.half_width`): `widen` and `narrow` convert single ones.
+Compiled loops see codes (`psnb._src.transport.half_width`): `widen` and `narrow` convert single
+ones.
 """
 
 from __future__ import annotations
