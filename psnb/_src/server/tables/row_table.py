@@ -60,12 +60,12 @@ class RowTable(Table, Reservable):
         Which ids get a row, if ``rows`` is None.
     accessor : CtrAccessor, optional
         How the use of rows is recorded, if ``rows`` is None; by default it is not recorded.
-    slot_dtype : str, optional
-        How the optimizer's state is stored; by default as it is computed with.
     storage : str
         ``"memory"``, or ``"disk"`` for values, optimizer state and use in files.
     disk : DiskSpace, optional
         Where these are.
+    slot_dtype : str, optional
+        How the optimizer's state is stored; by default as it is computed with.
 
     Attributes
     ----------
@@ -103,9 +103,9 @@ class RowTable(Table, Reservable):
         optimizer: Optimizer | None,
         admission: Admission = _ALWAYS,
         accessor: CtrAccessor | None = None,
-        slot_dtype: str | None = None,
         storage: str = "memory",
         disk: DiskSpace | None = None,
+        slot_dtype: str | None = None,
     ) -> None:
         super().__init__()
         self.disk = (disk or DiskSpace()) if storage == "disk" else None
