@@ -56,17 +56,21 @@ def sums_travel(*, always: bool) -> Iterator[None]:
         yield
 
 
-def travelled(transport: InProcess) -> set[bool]:
-    """Return whether rows were those of bags, in requests since the last question."""
-    found = set()
+def asked(transport: InProcess) -> list[LookUpRows | PushRows]:
+    """Return the lookups and pushes since the last question."""
+    found: list[Any] = []
     for request in transport.carried:
         of: Any = getattr(request.operation, "operation", None)
-        parts: Any = getattr(request.operation, "part", None)
-        several = [of.read, *of.writes] if isinstance(of, Preview) else [of]
-        several += [write.operation for write in (parts.writes if parts else ())]
-        found |= {e.bags is not None for e in several if isinstance(e, LookUpRows | PushRows)}
+        part: Any = getattr(request.operation, "part", None)
+        found += [of.read, *of.writes] if isinstance(of, Preview) else [of]
+        found += [write.operation for write in (part.writes if part else ())]
     transport.carried.clear()
-    return found
+    return [each for each in found if isinstance(each, LookUpRows | PushRows)]
+
+
+def travelled(transport: InProcess) -> set[bool]:
+    """Return whether these were of bags."""
+    return {each.bags is not None for each in asked(transport)}
 
 
 class Table(NamedTuple):
@@ -138,6 +142,15 @@ def test_each_combiner_gives_the_same(combiner: str, weighted: bool, shards: int
 @SHARDS
 def test_each_option_gives_the_same(more: dict[str, Any], shards: int) -> None:
     both(steps, HALF if "half" in more else EXACT, weighted=True, shards=shards, **more)
+
+
+def test_sums_and_gradients_of_bags_travel_with_16_bits_where_rows_do() -> None:
+    table = made(half=True)
+    with sums_travel(always=True):
+        table.look()
+        table.push()
+    found = asked(table.transport)
+    assert [each.half for each in found] == [True] * 2 * 3
 
 
 def test_padding_counts_as_not_there() -> None:
