@@ -132,6 +132,7 @@ bench-all: bench
 	$(BIN)/python -m tests.benchmarks.predicting
 	$(BIN)/python -m tests.benchmarks.costs
 	$(BIN)/python -m tests.benchmarks.network
+	$(BIN)/python -m tests.benchmarks.bags
 	$(BIN)/python -m tests.benchmarks.delay
 	$(BIN)/python -m tests.benchmarks.reuse
 	$(BIN)/python -m tests.benchmarks.memory
