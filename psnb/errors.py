@@ -94,6 +94,8 @@ class ServerUnresponsiveError(ServerLostError):
 class ServerMemoryError(PsnbError, MemoryError):
     """A parameter server has no memory for what it was asked, and has changed nothing.
 
+    Or it has, but would then be ended for it: by its nanny, or by the kernel.
+
     It goes on, and so does everything that needs no more memory. A closure that fails with this
     error has written nothing, on no server, and is not retried.
     """

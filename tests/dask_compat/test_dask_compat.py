@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
+import dask
 import pytest
 from distributed import Client, LocalCluster, Scheduler, SchedulerPlugin, Worker
 
@@ -16,6 +18,7 @@ from psnb._src.dask_compat.plugins import (
     add_handler,
     call_every,
     call_handler,
+    ended_at,
     hold_tasks,
     keep_awake,
     memory_limit,
@@ -229,6 +232,26 @@ def test_a_worker_tells_its_threads_and_its_memory(cluster: Client) -> None:
     for threads, memory in cluster.run(look).values():
         assert threads == 1
         assert memory is None or memory > 1 << 20
+
+
+def test_a_worker_without_a_nanny_is_not_ended_for_its_memory(cluster: Client) -> None:
+    def look(dask_worker: Worker) -> int | None:
+        return ended_at(dask_worker)
+
+    assert set(cluster.run(look).values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("limit", "fraction", "expected"),
+    [(1000, 0.95, 950), (1000, False, None), (None, 0.95, None)],
+)
+def test_a_nanny_ends_a_worker_at_a_share_of_its_limit(
+    limit: int | None, fraction: float, expected: int | None
+) -> None:
+    memory = SimpleNamespace(memory_limit=limit)
+    worker: Any = SimpleNamespace(nanny="tcp://127.0.0.1:1", memory_manager=memory)
+    with dask.config.set({"distributed.worker.memory.terminate": fraction}):
+        assert ended_at(worker) == expected
 
 
 def test_an_actor_lives_while_it_is_referenced(cluster: Client, scheduler: Any) -> None:

@@ -80,7 +80,7 @@ def test_what_is_lost_or_missing_is_logged_as_a_warning(
     EventLog().add(kind, "100 % of it")
     losses = {EventKind.WORKER_LOST, EventKind.WORKER_UNREACHABLE, EventKind.NO_WORKERS}
     losses |= {EventKind.SERVER_LOST, EventKind.SERVER_UNRESPONSIVE, EventKind.WORKER_AWAITED}
-    losses |= {EventKind.CLOSURE_FAILED}
+    losses |= {EventKind.CLOSURE_FAILED, EventKind.SERVER_NEARLY_FULL}
     losses |= {EventKind.UPDATES_LOST, EventKind.SHARDS_LOST, EventKind.CHECKPOINT_FAILED}
     losses |= {EventKind.CLOSURES_ABANDONED, EventKind.FAILURES_CLEARED, EventKind.ROWS_UNMOVED}
     expected = logging.WARNING if kind in losses else logging.INFO

@@ -93,6 +93,8 @@ def full_update(**parts: Any) -> Update:
         "pulls_per_second": 11.0,
         "pushes_per_second": 9.0,
         "staleness": 1.5,
+        "memory": 200_000_000,
+        "memory_limit": 400_000_000,
     }
     update = {
         "type": "update",

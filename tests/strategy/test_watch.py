@@ -28,7 +28,7 @@ class Broken:
         self.asked.release()
         if not self.next_layout.is_set():
             raise KeyError("no PsnbError, and no OSError")
-        return [LOAD for _ in requests]
+        return [(None, LOAD) for _ in requests]
 
 
 def test_an_unexpected_error_is_logged_once_and_the_servers_are_asked_again(
@@ -66,7 +66,7 @@ class Counting:
     def call(self, requests: list[Any]) -> list[Any]:
         for each in requests:
             self.asked.put("traffic" if isinstance(each, Request) else each)
-        return [LOAD if isinstance(each, Request) else 0.1 for each in requests]
+        return [(None, LOAD) if isinstance(each, Request) else 0.1 for each in requests]
 
     def next(self, count: int) -> set[str]:
         """Return the kinds of the next requests."""

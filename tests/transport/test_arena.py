@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import mmap
 import os
 import shutil
 import subprocess
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -15,7 +17,9 @@ import pytest
 
 from psnb._src.transport import shared_memory
 from psnb._src.transport.shared_memory import Arena, Mapped, SharedBlock, can_see, probe
+from psnb._src.utils.process_memory.limits import MemoryUse
 from tests.conftest import wait_until
+from tests.utils.process_memory.little import NEAR, Little
 
 LARGE = 1 << 20
 
@@ -145,6 +149,47 @@ def test_an_arena_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_memory, "MOST_BYTES", 3 * LARGE)
     ours = Arena()
     assert [ours.put([data(0)]) is None for _ in range(4)] == [False, False, False, True]
+
+
+def test_without_memory_for_another_block_those_that_are_there_are_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, theirs = Arena(), Mapped(os.getpid())
+    view = theirs.get(put(ours, 1), LARGE)
+    monkeypatch.setattr(shared_memory, "room", Little(0))
+    assert ours.put([data(2)]) is None
+    del view
+    ours.take_back(theirs.released.popleft())
+    assert set(theirs.get(put(ours, 2), LARGE)) == {2}
+
+
+def test_a_reader_without_memory_for_a_block_gives_it_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, theirs = Arena(), Mapped(os.getpid())
+    first, second = put(ours, 1), put(ours, 2)
+    view = theirs.get(first, LARGE)
+    monkeypatch.setattr(shared_memory, "room", Little(0))
+    with pytest.raises(MemoryError):
+        theirs.get(second, LARGE)
+    assert list(theirs.released) == [second.number]
+    assert set(view) == {1}
+
+
+def test_a_reader_short_of_memory_unmaps_what_it_does_not_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, theirs = Arena(), Mapped(os.getpid())
+    first, second = put(ours, 1), put(ours, 2)
+    del first
+    mapped = weakref.ref(theirs._maps.setdefault(7, mmap.mmap(-1, LARGE)))
+
+    class Short(Little):
+        def lacks(self, nbytes: int, *, lasts: bool) -> MemoryUse | None:
+            return NEAR if mapped() is not None else None
+
+    monkeypatch.setattr(shared_memory, "room", Short(0))
+    assert set(theirs.get(second, LARGE)) == {2}
 
 
 def test_half_of_an_arena_is_kept_for_what_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

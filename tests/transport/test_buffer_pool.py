@@ -15,6 +15,7 @@ import pytest
 from psnb._src.transport import buffer_pool
 from psnb._src.transport.buffer_pool import BufferPool
 from psnb._src.utils import memory
+from tests.utils.process_memory.little import Little
 
 LARGE = 1 << 20
 
@@ -106,6 +107,15 @@ def test_without_memory_there_is_none_to_lend_and_later_there_is(
     with monkeypatch.context() as patch:
         patch.setattr(memory.mmap, "mmap", refused)
         assert ours.allocate(LARGE) is None
+    assert ours.allocate(LARGE) is not None
+
+
+def test_without_memory_for_another_block_none_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = BufferPool()
+    first = lent(ours)
+    monkeypatch.setattr(buffer_pool, "room", Little(0))
+    assert ours.allocate(LARGE) is None
+    del first
     assert ours.allocate(LARGE) is not None
 
 

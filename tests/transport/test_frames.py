@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psnb._src.transport import buffer_pool
 from psnb._src.transport import frames as frames_module
 from psnb._src.transport.frames import HEAD, SMALL, FrameReader, UnreceivedError
+from tests.utils.process_memory.little import Little
 
 MESSAGES = [[b"a", b"bc"], [b"", b"none"], [b"x" * 10, b"y" * (SMALL + 5), b"z"], [b"end"]]
 
@@ -82,3 +84,25 @@ def test_what_has_come_of_a_message_without_memory_waits_for_no_collection(
         assert len(parts) == 1
     finally:
         gc.enable()
+
+
+def test_a_message_that_there_is_no_memory_for_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (frames_module, buffer_pool):
+        monkeypatch.setattr(module, "room", Little(SMALL))
+    large = [b"large", b"x" * (2 * SMALL), b"y" * (3 * SMALL)]
+    monkeypatch.setattr(frames_module, "_received", buffer_pool.BufferPool())
+    rest, reader, got = written(large) + written([b"next"]), FrameReader(b"", bool), 0
+    found: list[Any] = []
+    while len(found) < 2:
+        try:
+            frames = reader.advance(got)
+        except UnreceivedError as error:
+            found.append((error.head, error.nbytes))
+            got = 0
+            continue
+        if frames is not None:
+            found.append(frames)
+        got = min(len(reader.space), len(rest))
+        reader.space[:got] = rest[:got]
+        rest = rest[got:]
+    assert found == [(b"large", 5 * SMALL), [b"next"]]

@@ -5,6 +5,7 @@ import type { EventRow, FailureRow, OptimizerRow, ServerRow, WorkerRow } from '.
 import { ActionButton } from './commands';
 import {
   formatBytes,
+  formatBytesOf,
   formatClock,
   formatCount,
   formatNumber,
@@ -249,6 +250,7 @@ const SERVER_COLUMNS: readonly ColumnTitle[] = [
   ['state', 'serving, unreachable, lost, or released as the coordinator is closed; unknown if it was not asked yet'],
   ['shards', 'Shards of parameters that it holds'],
   ['bytes', 'Memory of its parameters, with what optimizers keep'],
+  ['memory', 'Memory of its process, and how much it may have: near that it refuses more'],
   ['pulls/s', 'Reads of variables and of rows of embeddings, per second'],
   ['pushes/s', 'Gradients that it takes, per second'],
   ['staleness', 'Mean of the updates lately'],
@@ -298,6 +300,7 @@ function makeServer(): Item<ServerRow> {
       const texts = [
         formatCount(server.shards),
         formatBytes(server.bytes),
+        server.memory === null ? '–' : formatBytesOf(server.memory, server.memory_limit),
         formatRate(toNumber(server.pulls_per_second)),
         formatRate(toNumber(server.pushes_per_second)),
         Number.isNaN(staleness) ? '–' : formatNumber(staleness),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import dask
 from distributed import Scheduler, Worker
 from distributed.scheduler import WorkerState
 from distributed.worker import _worker_cvar
@@ -162,6 +163,20 @@ def memory_limit(worker: Worker) -> int | None:
     Relies on ``Worker.memory_manager``.
     """
     return worker.memory_manager.memory_limit
+
+
+def ended_at(worker: Worker) -> int | None:
+    """Return the bytes of resident memory at which its nanny ends a worker; None if none does.
+
+    Relies on ``Worker.nanny``, None if there is no nanny; on nannies giving their own memory limit
+    and settings to their worker; and on them reading ``distributed.worker.memory.terminate``, and
+    the ``rss`` of psutil.
+    """
+    limit = memory_limit(worker)
+    fraction = dask.config.get("distributed.worker.memory.terminate")
+    if worker.nanny is None or not limit or fraction is False:
+        return None
+    return int(limit * fraction)
 
 
 def threads_of(worker: Worker) -> int:

@@ -56,6 +56,9 @@ class EventKind(enum.Enum):
     """A parameter server does not answer: it is frozen or out of reach, and may come back."""
     SERVER_BACK = "server back"
     """An unresponsive parameter server answers again."""
+    SERVER_NEARLY_FULL = "server nearly full"
+    """A parameter server has four fifths of the memory that it may have. Near the end of it,
+    `ServerMemoryError` refuses what would be too much."""
     SERVER_JOINED = "server joined"
     """A worker has become a parameter server, in place of a lost one or for `rebalance`."""
     SERVER_RETIRING = "server retiring"
@@ -99,6 +102,7 @@ _WARNED = {
     EventKind.FAILURES_CLEARED,
     EventKind.SERVER_LOST,
     EventKind.SERVER_UNRESPONSIVE,
+    EventKind.SERVER_NEARLY_FULL,
     EventKind.UPDATES_LOST,
     EventKind.SHARDS_LOST,
     EventKind.CHECKPOINT_FAILED,

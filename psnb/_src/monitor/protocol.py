@@ -116,6 +116,8 @@ class ServerRow(TypedDict):
     pulls_per_second: Number  # reads of a variable, or of rows of an embedding
     pushes_per_second: Number
     staleness: Number  # mean of the latest updates; NaN if there were none
+    memory: int | None  # bytes of the process; None until it is known
+    memory_limit: int | None  # bytes that it may have
 
 
 class Metric(TypedDict):

@@ -167,6 +167,11 @@ class ServerStatistics:
         Reads and writes of variables and embeddings lately.
     staleness : float
         Mean staleness of the latest updates; NaN if there were none.
+    memory : int or None
+        Bytes that its process has; None until it is known.
+    memory_limit : int or None
+        Bytes that it may have, as far as others leave them: the nearest of Dask's ``memory_limit``
+        with a nanny, ``ulimit``, the cgroup's, and the machine's.
     """
 
     name: str
@@ -177,6 +182,8 @@ class ServerStatistics:
     pulls_per_second: float = 0.0
     pushes_per_second: float = 0.0
     staleness: float = math.nan
+    memory: int | None = None
+    memory_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

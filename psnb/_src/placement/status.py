@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from psnb._src.utils.process_memory.limits import MemoryUse
+
 
 class Role(StrEnum):
     """A server's role for a shard."""
@@ -90,8 +92,11 @@ class ServerStatus:
         Whether its process was asked to end: its shards must go elsewhere soon.
     writes : bool
         Whether it writes a checkpoint: no other server has the moment that is saved.
+    memory : MemoryUse or None
+        The limit of memory that is nearest to its process; None if there is none.
     """
 
     shards: Mapping[int, ShardStatus]
     leaves: bool = False
     writes: bool = False
+    memory: MemoryUse | None = None

@@ -6,6 +6,9 @@ change as a whole. (To undo a change that failed in the middle was rejected: a c
 overwritten values takes memory and time, with each push.) Objects of a few hundred bytes are not
 counted: a process that cannot get them ends, like one that the system kills for its memory.
 
+The system promises memory that it does not have, and ends a process that then uses it: so all that
+is large asks `psnb._src.utils.process_memory.room` first.
+
 Tests replace `allocate`, and let one call after the other fail.
 """
 
@@ -20,24 +23,23 @@ from typing import Any
 import numpy as np
 
 from psnb._src.utils import memory
+from psnb._src.utils.process_memory.limits import MemoryUse, address_limit
+from psnb._src.utils.process_memory.room import SMALL, room
 from psnb.errors import ServerMemoryError
-
-try:
-    import resource
-except ImportError:  # on Windows
-    resource = None  # type: ignore[assignment]
-
 
 Shape = tuple[int, ...]
 
 
-def no_memory(nbytes: int) -> MemoryError:
-    """Return what is raised where there are not so many bytes; for any process that has tables."""
+def no_memory(nbytes: int, near: MemoryUse | None = None) -> MemoryError:
+    """Return what is raised where there are not so many bytes; for any process that has tables.
+
+    ``near`` is the limit that they would bring too near, if the system has not refused them itself.
+    """
     error = MemoryError(
-        f"this process has no memory for {nbytes:,} bytes more, and {_limit()}. Give it more "
+        f"this process has no memory for {nbytes:,} bytes more, and {_limit(near)}. Give it more "
         "memory, or let it hold less at a time: fewer rows, smaller batches"
     )
-    error.nbytes = nbytes  # type: ignore[attr-defined]  # `refusal` names them
+    error.nbytes, error.near = nbytes, near  # type: ignore[attr-defined]  # `refusal` names them
     return error
 
 
@@ -101,6 +103,8 @@ class Promise:
 def scratch(shape: Shape | int, dtype: Any) -> np.ndarray:
     """Return memory that is not filled, for one operation: the heap has it again soon."""
     found: np.ndarray = allocate(np.empty, shape, dtype)
+    if found.nbytes >= SMALL:
+        _require(found.nbytes, lasts=False)
     return found
 
 
@@ -112,29 +116,45 @@ middle of its work, and the server on it never answers again."""
 
 def lasting(shape: Shape, dtype: Any) -> np.ndarray:
     """Return memory for rows, from the beginning of a cache line on, which is not filled."""
-    return _kept(memory.lasting, shape, dtype)
+    found = addresses(shape, dtype)
+    promise(found.nbytes)
+    return found
+
+
+def addresses(shape: Shape, dtype: Any) -> np.ndarray:
+    """Return what `lasting` does, without memory: `promise` that before it is written."""
+    found: np.ndarray = allocate(memory.lasting, shape, np.dtype(dtype))
+    return found
 
 
 def in_small_pages(shape: Shape, dtype: Any) -> np.ndarray:
-    """Return memory for copies, of which the system provides what is written.
+    """Return addresses for copies: `promise` memory before it is written.
 
-    For a huge page, it may look for a tenth of a second.
+    For a huge page, the system may look for a tenth of a second.
     """
-    return _kept(partial(memory.in_pages, huge=False), shape, dtype)
-
-
-def _kept(get: Callable[[Any, Any], np.ndarray], shape: Shape, dtype: Any) -> np.ndarray:
+    get = partial(memory.in_pages, huge=False)
     found: np.ndarray = allocate(get, shape, np.dtype(dtype))
-    allocate(_leave_reserve, found.nbytes, np.uint8)
     return found
+
+
+def promise(nbytes: int) -> None:
+    """Raise MemoryError unless so many bytes may be written next, and stay."""
+    allocate(_promised, nbytes, np.uint8)
 
 
 def require_room(nbytes: int) -> None:
     """Raise MemoryError unless the system has so much; nothing is kept of it."""
     allocate(partial(memory.in_pages, huge=False), (nbytes,), np.dtype(np.uint8))
+    _require(nbytes, lasts=False)
 
 
-def _leave_reserve(wanted: Any, dtype: Any) -> None:
+def _require(nbytes: int, *, lasts: bool) -> None:
+    if (near := room.lacks(nbytes, lasts=lasts)) is not None:
+        raise no_memory(nbytes, near)
+
+
+def _promised(nbytes: Any, dtype: Any) -> None:
+    _require(nbytes, lasts=True)
     # By trying: only the system knows its limits, and only the heap its free memory.
     [np.empty(_MESSAGE, np.uint8) for _ in range(RESERVE)]
 
@@ -145,7 +165,9 @@ def allocate(get: Callable[[Any, Any], Any], shape: Shape | int, dtype: Any) -> 
         return get(shape, dtype)
     except DiskFullError:
         raise
-    except (MemoryError, ValueError):  # numpy's for more than there are addresses
+    except (MemoryError, ValueError) as error:  # numpy's for more than there are addresses
+        if getattr(error, "near", None) is not None:
+            raise
         count = shape if isinstance(shape, int) else math.prod(shape)
         raise no_memory(count * np.dtype(dtype).itemsize) from None
 
@@ -176,18 +198,22 @@ def refusal(error: MemoryError, what: str, where: str) -> ServerMemoryError:
             "workers use a larger disk (--local-directory), start more servers, or hold fewer rows "
             "(admission=, shrink)"
         )
+    near = getattr(error, "near", None)
+    if near is None and nbytes is not None:  # refused where messages come in, perhaps
+        near = room.lacks(nbytes, lasts=False)
     return ServerMemoryError(
-        f"{where} has no memory for {what}: that needs {wanted}, and {_limit()}. Nothing was "
+        f"{where} has no memory for {what}: that needs {wanted}, and {_limit(near)}. Nothing was "
         "changed. Give the processes of servers more memory, start more of them, or hold less "
         "there: fewer rows (admission=, shrink) or a smaller push"
     )
 
 
-def _limit() -> str:
-    if resource is not None:
-        most, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if most != resource.RLIM_INFINITY:
-            return f"its process may have {most:,} in all (ulimit -v)"
+def _limit(near: MemoryUse | None) -> str:
+    if near is not None:
+        return f"{near}, which are kept for messages"
+    most = address_limit("AS")
+    if most is not None:
+        return f"its process may have {most:,} in all (ulimit -v)"
     return "the system does not give it"
 
 
@@ -203,4 +229,4 @@ def answer_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Return an array for an answer, not filled yet."""
     allocate = answers_in.get()
     buffer = None if allocate is None else allocate(shape, dtype)
-    return np.empty(shape, dtype) if buffer is None else buffer
+    return scratch(shape, dtype) if buffer is None else buffer

@@ -35,6 +35,7 @@ from psnb._src.server.tables.operations import (
 )
 from psnb._src.server.tables.table import Table
 from psnb._src.server.writing import Soon, TableWriting
+from psnb._src.utils.process_memory.room import room
 from psnb._src.utils.standby import StandbyThreads
 from psnb._src.utils.text import text_of
 from psnb.errors import CheckpointError, InternalError, PsnbError, SerializationError
@@ -254,7 +255,7 @@ class Host:
                 return self._measure()
             case ops.CountTraffic():
                 nbytes = sum(sum(tables.values()) for tables in self._measure().values())
-                return {"shards": len(self._hosted), "bytes": nbytes, **self._traffic}
+                return room.use(), {"shards": len(self._hosted), "bytes": nbytes, **self._traffic}
             case ops.PrepareSnapshots():
                 shards = [
                     hosted.shard for index in self._hosted if (hosted := self._primary(index))
@@ -295,7 +296,7 @@ class Host:
         self._drop([index for index, hosted in rest if hosted.version <= versions[index]])
         shards = {index: hosted.status() for index, hosted in self._hosted.items()}
         writes = any(isinstance(each, TableWriting) for each in self._work.values())
-        return ServerStatus(shards, self.leaves, writes)
+        return ServerStatus(shards, self.leaves, writes, room.use())
 
     def _measure(self) -> dict[int, dict[str, int]]:
         """Return the bytes of all tables of each shard, including replicas."""

@@ -36,7 +36,13 @@ from typing import Any
 import msgspec
 from distributed import Worker
 
-from psnb._src.dask_compat.plugins import actor_of, add_handler, memory_limit, remove_handler
+from psnb._src.dask_compat.plugins import (
+    actor_of,
+    add_handler,
+    ended_at,
+    memory_limit,
+    remove_handler,
+)
 from psnb._src.dask_compat.reach import CONNECTION_KEPT, Comm, event_loop
 from psnb._src.placement.registry import ParameterServer
 from psnb._src.server import operations as ops
@@ -64,10 +70,13 @@ from psnb._src.server.messages import (
 from psnb._src.server.replication import Connect
 from psnb._src.server.schedules import rate_at
 from psnb._src.server.server import Host, Made
+from psnb._src.server.tables.growing_array import promised
 from psnb._src.server.tables.operations import OnTables, Operation, TuneOptimizer
 from psnb._src.transport.shared_memory import Probe, can_see
 from psnb._src.transport.shared_memory import probe as own_probe
 from psnb._src.transport.stream import MessageStream, UnreceivedError, message_stream
+from psnb._src.utils.process_memory.limits import MemoryLimits
+from psnb._src.utils.process_memory.room import room
 from psnb._src.utils.standby import StandbyThreads, extend_stack
 from psnb._src.utils.threads import start_task
 from psnb._src.utils.version import own_version
@@ -142,6 +151,7 @@ class ParameterServers:
             return  # a handle of one elsewhere, for a task of the user's
         if not self._servers:
             extend_stack()
+            room.watch(MemoryLimits(ended_at(self._worker)), promised)
             self._making = StandbyThreads("psnb-making", 1)
             self._files = StandbyThreads("psnb-files", 2)
             self._disk = DiskSpace(self._worker.local_directory, memory_limit(self._worker))
@@ -279,6 +289,7 @@ class ParameterServers:
         server.host.close()
         server.keeper = None  # it has nothing to hand over any more
         if not self._servers:
+            room.end()
             self._making.end()
             self._files.end()
             self._disk.close()

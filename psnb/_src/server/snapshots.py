@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from psnb._src.server.memory import in_small_pages
+from psnb._src.server.memory import in_small_pages, promise
 from psnb._src.server.operations import SnapshotHeader
 from psnb._src.server.tables.changed_rows import Changes, Watcher
 from psnb._src.server.tables.checks import ROW_USE
@@ -138,7 +138,9 @@ class PreallocatedPages:
 
 
 def _chunk() -> np.ndarray:
-    return in_small_pages((CHUNK,), np.uint8)
+    found = in_small_pages((CHUNK,), np.uint8)
+    promise(CHUNK)
+    return found
 
 
 _BLOCK = 1 << 16  # rows that are copied at a time

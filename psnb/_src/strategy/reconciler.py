@@ -39,10 +39,12 @@ from psnb._src.placement.registry import PUBLISH, PUBLISH_AGAIN
 from psnb._src.protocol.lost_shards import UNKNOWN
 from psnb._src.strategy.control import ServerControl, gone, unresponsive
 from psnb._src.strategy.draining import LastSave, ServerDraining, no_last_save
+from psnb._src.strategy.nearly_full import NearlyFull
 from psnb._src.strategy.scheduler_life import scheduler_ends
 from psnb._src.strategy.servers import Servers
 from psnb._src.transport.questions import INTERVAL, questions_of, until_beat
 from psnb._src.utils.loops import LoopErrors
+from psnb._src.utils.process_memory.limits import MemoryUse
 from psnb._src.utils.threads import start_task
 from psnb.errors import ClusterError, CoordinatorClosedError, ServerLostError
 
@@ -338,6 +340,8 @@ class Reconciler:
             self._watched.pop(server).close()
         for server, watched in list(self._watched.items()):
             watched.pass_time(passed)
+            if text := watched.nearly_full.news(watched.memory):
+                self._servers.events.add(EventKind.SERVER_NEARLY_FULL, text)
             health = watched.observed.health
             if health is watched.reported or (
                 health is Health.UNRESPONSIVE and not watched.is_unresponsive
@@ -416,6 +420,10 @@ class WatchedServer:
         What was observed of it.
     reported : Health
         The health that was reported last.
+    memory : MemoryUse or None
+        What it has of its memory, as of the last heartbeat.
+    nearly_full : NearlyFull
+        Whether that was reported.
     """
 
     def __init__(self, server: ServerAddress, control: ServerControl, news: asyncio.Event) -> None:
@@ -429,6 +437,8 @@ class WatchedServer:
         # It has sent nothing yet: that is no reason to let its replicas take over.
         self.observed = ObservedServer(Health.ALIVE)
         self.reported = Health.ALIVE
+        self.memory: MemoryUse | None = None
+        self.nearly_full = NearlyFull(server)
 
     def send_heartbeat(self, layout: Layout) -> None:
         """Ask the server, unless it has not answered yet."""
@@ -474,6 +484,7 @@ class WatchedServer:
                 if connected:  # else it was not reached, and is unresponsive if that lasts
                     self._news.set()
             else:
+                self.memory = status.memory
                 self.observed = ObservedServer(
                     Health.ALIVE, layout.version, status.shards, status.leaves, status.writes
                 )

@@ -125,7 +125,7 @@ class ServerWatch:
 
     def _ask(self, server: ServerAddress) -> ServerStatistics:
         try:
-            (load,) = self._server_client.call([Request(server, CountTraffic())])
+            ((memory, load),) = self._server_client.call([Request(server, CountTraffic())])
         except (PsnbError, OSError):  # reported as out of reach
             return ServerStatistics(server.name, server.address, "unreachable")
         now = time.monotonic()
@@ -141,6 +141,8 @@ class ServerWatch:
             new["pulls"] / (now - before),
             new["pushes"] / (now - before),
             new["staleness"] / new["updates"] if new["updates"] else math.nan,
+            None if memory is None else memory.used,
+            None if memory is None else memory.used + memory.left,
         )
 
     def _ask_for_optimizers(self) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from psnb._src.utils.memory import pages
+from psnb._src.utils.process_memory.room import room
 
 MOST_BYTES = 1 << 27
 """Of a pool. Larger messages, and messages while all is taken, get other memory."""
@@ -79,6 +80,8 @@ class BufferPool:
         if self._bytes + capacity > MOST_BYTES:
             return None
         try:
+            if room.lacks(capacity, lasts=False):
+                return None
             memory = pages(capacity, huge=True)
         except MemoryError:  # the caller gets an error, or less elsewhere
             return None

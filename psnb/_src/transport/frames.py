@@ -15,6 +15,7 @@ import numpy as np
 
 from psnb._src.transport.buffer_pool import BufferPool
 from psnb._src.transport.shared_memory import Mapped, SharedBlock
+from psnb._src.utils.process_memory.room import room
 
 # How many frames follow, how many numbers of released blocks, and whether the small frames are in
 # shared memory.
@@ -189,6 +190,8 @@ class FrameReader:
         whole = _received.allocate(size)
         if whole is None:  # not a bytearray, which would be zeroed first
             try:
+                if room.lacks(size, lasts=False):
+                    raise MemoryError
                 whole = memoryview(np.empty(size, np.uint8))  # type: ignore[arg-type]
             except MemoryError:
                 raise UnreceivedError((yield from self._skip(size)), size) from None

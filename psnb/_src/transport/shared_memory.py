@@ -29,6 +29,7 @@ import dask
 import numpy as np
 
 from psnb._src.transport.buffer_pool import address_of, lend
+from psnb._src.utils.process_memory.room import room
 
 MOST_BYTES = 1 << 28
 """Of an arena, for one direction of one connection. More goes without shared memory."""
@@ -178,7 +179,7 @@ class Arena:
         return free.pop() if free else self._make(capacity)
 
     def _make(self, capacity: int) -> int | None:
-        if self._bytes + capacity > MOST_BYTES:
+        if self._bytes + capacity > MOST_BYTES or room.lacks(capacity, lasts=False):
             return None
         try:
             fd = os.memfd_create("psnb", os.MFD_CLOEXEC)
@@ -228,6 +229,11 @@ class Mapped:
         """
         memory = self._maps.get(block.number)
         if memory is None:
+            if room.lacks(block.capacity, lasts=False):
+                self._maps.clear()  # those that nothing refers to are memory of this process
+                if room.lacks(block.capacity, lasts=False):
+                    self.released.append(block.number)
+                    raise MemoryError
             fd = os.open(f"/proc/{self._pid}/fd/{block.fd}", os.O_RDWR | os.O_CLOEXEC)
             with contextlib.closing(os.fdopen(fd, "r+b", buffering=0)):
                 try:

@@ -3,11 +3,14 @@
 import numpy as np
 import pytest
 
+from psnb._src.server import memory
 from psnb._src.server.disk import DiskSpace
 from psnb._src.server.tables import growing_array
-from psnb._src.server.tables.growing_array import GrowingArray
+from psnb._src.server.tables.growing_array import STEP, GrowingArray, promised
+from tests.utils.process_memory.little import Little
 
 COLUMNS = 16
+ROW = 4 * COLUMNS
 
 STORAGE = pytest.mark.parametrize("disk", [None, DiskSpace()], ids=["memory", "disk"])
 
@@ -82,7 +85,7 @@ def test_the_rows_that_are_kept_move_up(
     which = np.arange(1000) % 3 == 1
     expected = array.rows[which].copy()
     if not memory:
-        monkeypatch.setattr(growing_array, "lasting", no_memory)
+        monkeypatch.setattr(growing_array, "addresses", no_memory)
     array.keep(which, 600)
     np.testing.assert_array_equal(array.rows, expected)
     assert len(array.whole) >= 600
@@ -96,12 +99,52 @@ def test_room_that_is_reserved_is_there_later(monkeypatch: pytest.MonkeyPatch) -
     fill(array, 10)
     array.reserve(5000)
     assert is_filled(array, 10)
-    monkeypatch.setattr(growing_array, "lasting", no_memory)
+    monkeypatch.setattr(growing_array, "addresses", no_memory)
     fill(array, 5000)
     assert is_filled(array, 5000)
     with pytest.raises(MemoryError):
         array.grow(10_000_000)
     assert is_filled(array, 5000)
+
+
+@pytest.mark.parametrize("scarce", [False, True], ids=["reserved addresses", "copied to grow"])
+def test_memory_is_promised_before_it_is_written_and_refused_before_it_is_short(
+    scarce: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if scarce:
+        monkeypatch.setattr(growing_array, "_memory", lambda: 0)
+    array, little = made(), Little(10 * STEP)
+    monkeypatch.setattr(memory, "room", little)
+    fill(array, count := 2 * STEP // ROW)
+    with pytest.raises(MemoryError, match=r"of the 100 bytes at which a test ends .* 10 are left"):
+        fill(array, 12 * STEP // ROW)
+    assert is_filled(array, count)
+    fill(array, 3 * STEP // ROW)
+    assert is_filled(array, 3 * STEP // ROW)
+    assert little.most >= 0
+
+
+def test_what_is_promised_and_not_written_is_known() -> None:
+    before, array = promised(), made()
+    array.reserve(10 * STEP // ROW)
+    assert promised() - before == 10 * STEP
+    fill(array, 4 * STEP // ROW)
+    assert promised() - before == 6 * STEP
+    array.give_back(5 * STEP // ROW)
+    assert promised() - before == STEP
+    array.clear()  # the system has given these pages
+    assert promised() - before == STEP
+    array.give_back(0)
+    assert (array.room, promised()) == (4 * STEP // ROW, before)
+    del array
+    assert promised() == before
+
+
+def test_rows_that_are_kept_in_other_memory_leave_no_promise() -> None:
+    before, array = promised(), made()
+    fill(array, 4 * STEP // ROW)
+    array.keep(np.arange(len(array.rows)) % 2 == 1, 3 * STEP // ROW)
+    assert (array.room, promised() - before) == (3 * STEP // ROW, STEP)
 
 
 def no_memory(*_: object) -> np.ndarray:

@@ -97,10 +97,16 @@ def _worker(row: WorkerRow) -> tuple[str, ...]:
 def _server(row: ServerRow) -> tuple[str, ...]:
     return (
         *(row["name"], row["state"], str(row["shards"]), size_text(row["bytes"])),
+        _memory(row["memory"], row["memory_limit"]),
         *(_figure(row["pulls_per_second"], ",.4g"), _figure(row["pushes_per_second"], ",.4g")),
         # NaN means that there was no update.
         "" if row["staleness"] == "nan" else _figure(row["staleness"], ",.4g"),
     )
+
+
+def _memory(used: int | None, limit: int | None) -> str:
+    texts = [size_text(each) for each in (used, limit) if each is not None]
+    return " of ".join(texts)
 
 
 def _figure(value: Number, form: str = ",") -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from psnb._src.server import hashing, kernels
 from psnb._src.server.hashing import MOST_ROWS, distinct
 from psnb._src.server.kernels import read_only
-from psnb._src.server.memory import Promise, lasting, scratch
+from psnb._src.server.memory import Promise, addresses, promise, scratch
 from psnb._src.server.tables.admission import Admission, Always
 from psnb._src.server.tables.checks import check_ids
 from psnb._src.server.tables.growing_array import GrowingArray
@@ -166,7 +166,7 @@ class GrowingRowIndex:
     @property
     def spare(self) -> int:
         """How many ids may come before more memory is needed."""
-        return min(self._free, len(self._ids.whole) - self.count, MOST_ROWS - self.count)
+        return min(self._free, self._ids.room - self.count, MOST_ROWS - self.count)
 
     def prepare(
         self, ids: np.ndarray, counting: bool = True, repeated: bool = True, inserted: bool = False
@@ -208,6 +208,7 @@ class GrowingRowIndex:
         MemoryError
             If there is no memory; nothing is changed.
         """
+        before = self._ids.room
         self._ids.reserve(self.count + more)
         if more <= self._free:
             return
@@ -216,7 +217,11 @@ class GrowingRowIndex:
         try:
             keys, rows = _slots(max(least, self._keys.size * 4 // 3))
         except MemoryError:
-            keys, rows = _slots(least)
+            try:
+                keys, rows = _slots(least)
+            except MemoryError:
+                self._ids.give_back(before)
+                raise
         hashing.move(self._keys, self._rows, keys, rows)
         self._take(keys, rows)
         self._free = self._limit() - used
@@ -324,7 +329,8 @@ class GrowingRowIndex:
 
 def _slots(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the slots of an empty hash map."""
-    keys, rows = lasting((count,), np.uint64), lasting((count,), np.int32)
+    keys, rows = addresses((count,), np.uint64), addresses((count,), np.int32)
+    promise(keys.nbytes + rows.nbytes)
     rows.fill(hashing.EMPTY)
     return keys, rows
 

@@ -114,6 +114,7 @@ class RowTable(Table, Reservable):
         slot_kind = np.dtype(slot_dtype) if slot_dtype else None
         self._initializer, self._seed = initializer, seed
         self._coming = 0  # rows that there is room for, as they will be loaded
+        self._loads = False  # whether they, or some of them, are still to come
         self._gone = False  # whether rows may have gone that reserved writes will make again
         self._fixed = None if rows is None else (rows, index, shards)
         self._admission, self._accessor = admission, accessor
@@ -247,7 +248,7 @@ class RowTable(Table, Reservable):
         return self.promised + (self.present if self._gone else 0)
 
     def _reserve(self, more: int) -> None:
-        """Get memory for more rows; a part stays if there is none for the rest."""
+        """Get memory for more rows; small arrays may keep some if there is none for the rest."""
         rows = self._growing()
         if rows.count + more > MOST_ROWS:
             raise ServerMemoryError(
@@ -256,14 +257,28 @@ class RowTable(Table, Reservable):
                 "the strategy with more servers or more shards=, into which a checkpoint can be "
                 "restored, or hold fewer rows (admission=, shrink)"
             )
-        rows.reserve(more)
-        for array in self.row_arrays():
-            array.reserve(rows.count + more)
-        self.measure()
+        before = [(array, array.room) for array in self.row_arrays()]
+        try:
+            for array, _ in before:
+                array.reserve(rows.count + more)
+            rows.reserve(more)
+        except MemoryError:  # what this push may not have, the next may need
+            for array, room in before:
+                array.give_back(room)
+            raise
+        finally:
+            self.measure()
+
+    def tick(self) -> None:
+        super().tick()
+        if self._fixed is None and not self._loads:  # rows for which there is memory may not come
+            for array in self.row_arrays():
+                array.give_back(self.index.count + self.held)
+            self.measure()
 
     def measure(self) -> None:
         """Note for how many rows there is memory."""
-        self._room = min(len(array.whole) for array in self.row_arrays())
+        self._room = min(array.room for array in self.row_arrays())
 
     def replace_index(self, index: RowIndex) -> None:
         """Take another index, for the rows as they are now."""

@@ -20,6 +20,7 @@ from psnb._src.server.tables.row_index import RowRequest
 from psnb._src.server.tables.row_table import RowTable
 from psnb._src.server.tables.row_use import RowUse
 from psnb._src.server.tables.sharding import as_items, evenly
+from psnb._src.utils.process_memory.room import room as memory_room
 from psnb.errors import InvalidArrayError
 
 _COUNTS = np.dtype(np.float32)
@@ -122,7 +123,8 @@ class SparseTable(RowTable):
         removed = rows.count - int(np.count_nonzero(kept))
         # Prepared commits may make again all that goes now.
         room = rows.count + self.held if self.promises else 0
-        index = rows.kept(kept, forget_waiting=forget_waiting, room=room)
+        with memory_room.for_a_moment():  # it makes room: what it needs is there for a moment only
+            index = rows.kept(kept, forget_waiting=forget_waiting, room=room)
         self._watched(lambda watcher: watcher.renumbering())
         self.moved.forget()
         # One array after the other, so that there is never a second copy of them all.
@@ -201,7 +203,7 @@ class SparseTable(RowTable):
         if self._fixed is None:
             # All that are there now go first, and reserved writes may make some again.
             self._reserve(self.promised + self.present + max(0, rows - self.index.count))
-            self._coming = rows
+            self._coming, self._loads = rows, True
 
     def clear(self) -> None:
         self._watched(lambda watcher: watcher.renumbering())
@@ -254,6 +256,7 @@ class SparseTable(RowTable):
             rows.reserve(self.held + ids.size)
             rows.wait(ids, tail["waiting.frequencies"])
         super().finish(tail)
+        self._loads = False
 
     def _saved(self, writes: Sequence[ops.TableOperation]) -> Callable[[], None]:
         # Rows made for ids that are only in the writes remain: they have their initial values.

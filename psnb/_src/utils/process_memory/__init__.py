@@ -1,0 +1,1 @@
+"""What ends a process for its memory, and how it stays below."""
