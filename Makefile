@@ -136,6 +136,7 @@ bench-all: bench
 	$(BIN)/python -m tests.benchmarks.delay
 	$(BIN)/python -m tests.benchmarks.reuse
 	$(BIN)/python -m tests.benchmarks.memory
+	$(BIN)/python -m tests.benchmarks.looking
 
 # Where the CPU time of a training step goes: a table by thread and function, and flame graphs in
 # the folder profile. Another size of batches: SIZE=512.

@@ -208,6 +208,40 @@ coordinator.schedule(wait, (data,))
 
 
 @REST
+def test_a_table_is_looked_into_while_a_cell_blocks(notebook: OpenNotebook, set_up: str) -> None:
+    opened = notebook(
+        set_up
+        + """
+items = strategy.embedding("items", 2, accessor=psnb.CtrAccessor())
+items.assign([7, 2**64 - 1, 9], [[3.0, 4.0], [4.0, 3.0], [-4.0, 3.0]])
+""",
+        "coordinator",
+        "while not coordinator.paused: time.sleep(0.1)",
+    )
+    opened.run(0, 1)
+    opened.start(2)
+    widget = Dashboard(opened.output(1))
+    widget.wait()
+    tables = widget.root.get_by_role("group", name="Look into a table")
+    tables.get_by_role("button", name="Describe").click()
+    widget.wait_for_text("items: 3 rows")
+    expect(tables.get_by_role("img", name="Norms of rows from 5 to")).to_be_visible(
+        timeout=PATIENCE
+    )
+    widget.wait_for_text("rows by days unseen: 0: 3")
+    tables.get_by_label("Id of a row").fill("7")
+    tables.get_by_label("Id of a row").press("Enter")
+    widget.wait_for_text("items, id 7: norm 5, unseen for 0 days")
+    tables.get_by_role("button", name=f"Look up id {2**64 - 1}").click()
+    widget.wait_for_text(f"items, id {2**64 - 1}: norm 5")
+    tables.get_by_label("Id of a row").fill("8")
+    tables.get_by_label("Id of a row").press("Enter")
+    widget.wait_for_text("has no row for id 8")
+    widget.root.get_by_role("button", name="Pause").click()
+    opened.wait_for_end(2)
+
+
+@REST
 def test_a_killed_worker_is_shown_before_it_could_be_missed(notebook: OpenNotebook) -> None:
     opened = notebook(
         """

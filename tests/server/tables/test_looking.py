@@ -44,6 +44,7 @@ def nearest(start: int = 0, numbering: str = "", **of: Any) -> ops.FindNearest:
         nearest(queries=[[1.0] * DIM]),
         nearest(queries=QUERY * np.nan),
         nearest(count=0),
+        nearest(metric=3),
         nearest(count=ops.MOST_FOUND + 1),
         ops.MeasureRows(0, "", 0),
         ops.MeasureRows(0, "", 101),
@@ -58,11 +59,6 @@ def nearest(start: int = 0, numbering: str = "", **of: Any) -> ops.FindNearest:
 def test_what_would_be_misread_is_refused(of: ops.TableOperation) -> None:
     with pytest.raises(InvalidArrayError):
         table().run(of)
-
-
-def test_a_metric_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="3 is not a valid Metric"):
-        table().run(nearest(metric=3))
 
 
 def test_a_piece_beyond_the_rows_is_refused() -> None:

@@ -85,7 +85,8 @@ def _blocks(table: RowTable, start: int, stop: int) -> Iterator[tuple[slice, np.
 
 
 def _nearest(table: RowTable, of: ops.FindNearest) -> ops.Nearest:
-    metric, count = Metric(of.metric), 0
+    if of.metric not in list(Metric):
+        raise InvalidArrayError(f"queries of {table.name!r}: there is no metric {of.metric}")
     dtype, shape = form(f"queries of {table.name!r}", of.queries)
     queries = shape[0] if len(shape) == 2 else 0
     if dtype != np.float64 or not 1 <= queries <= MOST_QUERIES or shape[1] != table.dim:
@@ -105,9 +106,10 @@ def _nearest(table: RowTable, of: ops.FindNearest) -> ops.Nearest:
     stop = _stop(table, of.start, size, -(-queries // _AS_CHEAP))
     k = min(of.count, stop - of.start)
     keys, found = scratch((queries, k), np.float64), scratch((queries, k), np.uint64)
+    metric, count = int(of.metric), 0
     for rows, values in _blocks(table, of.start, stop):
         ids = read_only(table.index.ids(rows))
-        count = keep_nearest(values, ids, wanted, int(metric), keys, found, count)
+        count = keep_nearest(values, ids, wanted, metric, keys, found, count)
     return ops.Nearest(*_then(table, stop), keys[:, :count], found[:, :count])
 
 
