@@ -47,6 +47,11 @@ def comparisons(client: Client) -> Mapping[str, Comparison]:
     long = f"async, {LONG} passes"
     return {
         "async": Comparison("async", "sync", 0.003, plain, sync),
+        "half": Comparison(
+            *("sync, rows of bfloat16", "sync", 0.001),
+            way("rows of bfloat16", runs.synchronous, dtype="bfloat16"),
+            sync,
+        ),
         "hogwild": Comparison(
             *("Hogwild(threads=2)", "sync", 0.005),
             way("Hogwild(threads=2)", runs.asynchronous, threads=2),
@@ -85,7 +90,7 @@ def step_by_step(client: Client, seed: int) -> bool:
 
 
 def _main() -> int:
-    names = ("alone", "async", "hogwild", "often", "killed")
+    names = ("alone", "async", "half", "hogwild", "often", "killed")
     parser = argparse.ArgumentParser(prog="python -m tests.accuracy")
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(names)}; all")
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 on")

@@ -50,12 +50,12 @@ class Difference:
 
 @contextmanager
 def _placed(
-    client: Client, seed: int, mode: psnb.Async | psnb.Sync
+    client: Client, seed: int, mode: psnb.Async | psnb.Sync, dtype: str = "float32"
 ) -> Iterator[tuple[psnb.Trainer, dict[str, Any], np.ndarray]]:
     """Place the parameters as they begin by a seed; give the ids whose rows it has chosen, too."""
     wait_until_whole(client, PROCESSES)
     with psnb.ParameterServerStrategy(client, mode=mode) as strategy:
-        of = run.place(strategy, seed)
+        of = run.place(strategy, seed, dtype)
         # By themselves, the rows of a table begin by its name.
         known = np.unique(np.concatenate([part.ids.reshape(-1) for part in run.loaded()]))
         rows = np.random.default_rng(seed).normal(0, 0.01, (len(known), model.DIMENSION))
@@ -97,20 +97,22 @@ def synchronous(
     seed: int,
     mark: Callable[[int, float, Parameters], None] | None = None,
     whole: Callable[..., Any] = model.loss,
+    dtype: str = "float32",
 ) -> Pass:
     """Train a pass in rounds of two closures, which have a half of a batch each.
 
     The servers average a round's gradients, and the model's loss is the *sum* over flights. So a
     closure's loss counts twice: the average of a round is then the gradient of its whole batch.
 
-    With ``mark``, tell after each of `MARKS` the loss of the last step and the parameters.
+    With ``mark``, tell after each of `MARKS` the loss of the last step and the parameters. The rows
+    of tables are stored as ``dtype``.
     """
 
     def loss(layers: Any, rows: Any, batch: Any) -> Any:
         found, told = whole(layers, rows, batch)
         return ROUND * found, told
 
-    with _placed(client, seed, psnb.Sync(ROUND)) as (trainer, of, known):
+    with _placed(client, seed, psnb.Sync(ROUND), dtype) as (trainer, of, known):
         step, coordinator = psnb.jax.step(loss, has_aux=True, **of), trainer.coordinator
 
         def train_on(number: int, part: int) -> float:

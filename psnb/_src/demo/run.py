@@ -39,12 +39,18 @@ def loaded() -> tuple[flights.Flights, flights.Flights]:
     return flights.load()
 
 
-def place(strategy: psnb.ParameterServerStrategy, seed: int = 0) -> dict[str, Any]:
-    """Put fresh parameters on the servers; return the arguments for functions of `psnb.jax`."""
-    adagrad, start = psnb.Adagrad(EMBEDDING_RATE, START), psnb.Normal(stddev=0.01)
+def place(
+    strategy: psnb.ParameterServerStrategy, seed: int = 0, dtype: str = "float32"
+) -> dict[str, Any]:
+    """Put fresh parameters on the servers; return the arguments for functions of `psnb.jax`.
+
+    ``dtype`` is how the rows of tables are stored.
+    """
+    how: dict[str, Any] = {"optimizer": psnb.Adagrad(EMBEDDING_RATE, START), "dtype": dtype}
+    start = psnb.Normal(stddev=0.01)
     tables = {
-        "wide": strategy.embedding("wide", 1, initializer=0.0, optimizer=adagrad),
-        "deep": strategy.embedding("deep", model.DIMENSION, initializer=start, optimizer=adagrad),
+        "wide": strategy.embedding("wide", 1, initializer=0.0, **how),
+        "deep": strategy.embedding("deep", model.DIMENSION, initializer=start, **how),
     }
     layers = model.initial_layers(len(flights.FIELDS), len(flights.DENSE_COLUMNS), seed)
     params = psnb.jax.variables(strategy, layers, psnb.Adagrad(NETWORK_RATE, START), "network")

@@ -106,6 +106,13 @@ def lines(array):  # type: ignore[no-untyped-def]
     return min((array.shape[1] * array.itemsize + _LINE - 1) // _LINE, _MOST_LINES)
 
 
+@njit
+def ask_for_row(array, row):  # type: ignore[no-untyped-def]
+    """Ask for a row of a matrix; no row, below 0, is taken for the first one."""
+    for line in range(lines(array)):
+        ask_for(array, max(row, 0), line)
+
+
 def read_only(array: np.ndarray) -> np.ndarray:
     """Return a view that cannot be written, or the array if that cannot.
 
@@ -194,9 +201,7 @@ def take_rows(places, offsets, rows, out):  # type: ignore[no-untyped-def]
         start, stop = offsets[table], offsets[table + 1]
         some, own = rows[start:stop], out[start:stop]
         for i in range(some.size):
-            ahead = max(some[min(i + AHEAD, some.size - 1)], 0)
-            for line in range(lines(values)):
-                ask_for(values, ahead, line)
+            ask_for_row(values, some[min(i + AHEAD, some.size - 1)])
             row = some[i]
             if row >= 0:
                 for j in range(own.shape[1]):

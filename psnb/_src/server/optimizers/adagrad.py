@@ -36,9 +36,8 @@ def _adagrad_rows(  # type: ignore[no-untyped-def]
         inside, outside = numbers[table, 2], numbers[table, 3]
         for i in range(some.size):
             ahead = some[min(i + kernels.AHEAD, some.size - 1)]
-            for line in range(kernels.lines(values)):
-                kernels.ask_for(values, ahead, line)
-                kernels.ask_for(accumulator, ahead, line)
+            kernels.ask_for_row(values, ahead)
+            kernels.ask_for_row(accumulator, ahead)
             row = some[i]
             key = row_key(names[i], seeds[table])
             for j in range(values.shape[1]):
@@ -105,8 +104,22 @@ class Adagrad(KernelOptimizer):
         _adagrad_rows(*arguments)
 
 
-# numpy's error model: see Adagrad. Sums may be taken in any order.
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
+# Sums may be taken in any order; by itself, the loop takes half the time.
+@njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
+def _sum_of_squares(gradient, values, row, decay):  # type: ignore[no-untyped-def]
+    total = gradient.dtype.type(0)
+    if decay == 0:  # mostly; then the row is not needed yet
+        for j in range(gradient.size):
+            total += gradient[j] * gradient[j]
+    else:
+        for j in range(gradient.size):
+            number = gradient[j] + decay * widen(values[row, j])
+            total += number * number
+    return total
+
+
+# numpy's error model: see Adagrad.
+@njit(cache=True, nogil=True, error_model="numpy")
 def _row_wise_adagrad_rows(  # type: ignore[no-untyped-def]
     places, offsets, rows, ids, gradients, numbers, seeds, value, slot
 ):
@@ -120,15 +133,11 @@ def _row_wise_adagrad_rows(  # type: ignore[no-untyped-def]
         share = numbers.dtype.type(1.0 / values.shape[1])
         for i in range(some.size):
             ahead = some[min(i + kernels.AHEAD, some.size - 1)]
-            for line in range(kernels.lines(values)):
-                kernels.ask_for(values, ahead, line)
-            kernels.ask_for(accumulator, ahead, 0)
+            kernels.ask_for_row(values, ahead)
+            kernels.ask_for_row(accumulator, ahead)
             row = some[i]
             key = row_key(names[i], seeds[table])
-            squares = share * 0
-            for j in range(values.shape[1]):
-                gradient = own[i, j] + decay * widen(values[row, j])
-                squares += gradient * gradient
+            squares = _sum_of_squares(own[i], values, row, decay)
             before = accumulator[row, 0]
             total = widen(before) + squares * share
             accumulator[row, 0] = narrow(total, before, again(noise(key, 0)))
@@ -208,10 +217,9 @@ def _ftrl_rows(  # type: ignore[no-untyped-def]
             continue
         for i in range(some.size):
             ahead = some[min(i + kernels.AHEAD, some.size - 1)]
-            for line in range(kernels.lines(values)):
-                kernels.ask_for(values, ahead, line)
-                kernels.ask_for(accumulator, ahead, line)
-                kernels.ask_for(linear, ahead, line)
+            kernels.ask_for_row(values, ahead)
+            kernels.ask_for_row(accumulator, ahead)
+            kernels.ask_for_row(linear, ahead)
             row = some[i]
             key = row_key(names[i], seeds[table])
             for j in range(values.shape[1]):

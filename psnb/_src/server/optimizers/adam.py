@@ -42,12 +42,11 @@ def _adam_rows(  # type: ignore[no-untyped-def]
         shrink, epsilon = numbers[table, 7], numbers[table, 8]
         for i in range(some.size):
             ahead = some[min(i + kernels.AHEAD, some.size - 1)]
-            for line in range(kernels.lines(values)):
-                kernels.ask_for(values, ahead, line)
-                kernels.ask_for(first, ahead, line)
-                kernels.ask_for(second, ahead, line)
-                if amsgrad is not None:
-                    kernels.ask_for(highest, ahead, line)
+            kernels.ask_for_row(values, ahead)
+            kernels.ask_for_row(first, ahead)
+            kernels.ask_for_row(second, ahead)
+            if amsgrad is not None:
+                kernels.ask_for_row(highest, ahead)
             row = some[i]
             key = row_key(names[i], seeds[table])
             for j in range(values.shape[1]):
@@ -158,11 +157,10 @@ def _rmsprop_rows(  # type: ignore[no-untyped-def]
         inside, outside = numbers[table, 5], numbers[table, 6]
         for i in range(some.size):
             ahead = some[min(i + kernels.AHEAD, some.size - 1)]
-            for line in range(kernels.lines(values)):
-                kernels.ask_for(values, ahead, line)
-                kernels.ask_for(square, ahead, line)
-                kernels.ask_for(mean, ahead, line)
-                kernels.ask_for(velocity, ahead, line)
+            kernels.ask_for_row(values, ahead)
+            kernels.ask_for_row(square, ahead)
+            kernels.ask_for_row(mean, ahead)
+            kernels.ask_for_row(velocity, ahead)
             row = some[i]
             key = row_key(names[i], seeds[table])
             for j in range(values.shape[1]):

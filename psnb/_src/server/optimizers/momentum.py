@@ -30,8 +30,7 @@ def _sgd_rows(  # type: ignore[no-untyped-def]
         rate, decay = numbers[table, 0], numbers[table, 1]
         for i in range(some.size):
             ahead = some[min(i + kernels.AHEAD, some.size - 1)]
-            for line in range(kernels.lines(values)):
-                kernels.ask_for(values, ahead, line)
+            kernels.ask_for_row(values, ahead)
             row = some[i]
             key = row_key(names[i], seeds[table])
             for j in range(values.shape[1]):
@@ -66,9 +65,8 @@ def _momentum_rows(  # type: ignore[no-untyped-def]
         new, decay = numbers[table, 2], numbers[table, 3]
         for i in range(some.size):
             ahead = some[min(i + kernels.AHEAD, some.size - 1)]
-            for line in range(kernels.lines(values)):
-                kernels.ask_for(values, ahead, line)
-                kernels.ask_for(velocity, ahead, line)
+            kernels.ask_for_row(values, ahead)
+            kernels.ask_for_row(velocity, ahead)
             row = some[i]
             key = row_key(names[i], seeds[table])
             for j in range(values.shape[1]):
@@ -147,9 +145,8 @@ def _lion_rows(  # type: ignore[no-untyped-def]
         mean_kept, mean_new = numbers[table, 4], numbers[table, 5]
         for i in range(some.size):
             ahead = some[min(i + kernels.AHEAD, some.size - 1)]
-            for line in range(kernels.lines(values)):
-                kernels.ask_for(values, ahead, line)
-                kernels.ask_for(mean, ahead, line)
+            kernels.ask_for_row(values, ahead)
+            kernels.ask_for_row(mean, ahead)
             row = some[i]
             key = row_key(names[i], seeds[table])
             for j in range(values.shape[1]):
