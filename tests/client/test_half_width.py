@@ -85,3 +85,14 @@ def test_another_width_is_not_restored(other: dict[str, Any], tmp_path: Path) ->
     new = Model(tmp_path, e=embedding(None, optimizer=Adagrad(), **other))
     with pytest.raises(CheckpointError, match="dtype"):
         new.manager.restore()
+
+
+def test_bags_whose_sums_are_more_bytes_than_rows_of_half_width_travel_as_rows() -> None:
+    ids, starts = np.arange(180), np.arange(0, 180, 10)
+    answers = {}
+    for dtype in ("float32", "bfloat16"):
+        transport = Seen(1)
+        made = embedding(None, 1, transport=transport, dtype=dtype)
+        made.lookup_bags(ids, starts, combiner="sum")
+        answers[dtype] = transport.answers[0].shape[0]
+    assert answers == {"float32": 18, "bfloat16": 180}

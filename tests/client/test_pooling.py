@@ -52,7 +52,7 @@ WAYS = [
 def sums_travel(*, always: bool) -> Iterator[None]:
     """Have bags always, or never, summed on the servers."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pooling, "_sums_are_fewer_bytes", lambda shards, bags: always)
+        patch.setattr(pooling, "_sums_are_fewer_bytes", lambda *_: always)
         yield
 
 

@@ -53,7 +53,7 @@ def _shares(shards: SparseShards, bags: Bags) -> Iterator[_Share]:
 
 def fetch_bags(shards: SparseShards, bags: Bags, *, training: bool) -> np.ndarray:
     """Return the row of each bag, ``(bags, dim)``."""
-    if not _sums_are_fewer_bytes(shards, bags):
+    if not _sums_are_fewer_bytes(shards, bags, shards.spec.dtype.itemsize):
         ((_, reading),) = reading_rows([(shards, bags.ids)], training=training)
         (rows,) = reading.fetch()
         return bags.combine(rows)
@@ -85,7 +85,8 @@ def pushing_bags(
     ``use`` are shows and clicks of the ids, if the table keeps them; ``rows`` as for `Bags.spread`.
     """
     # What may be not finite is summed here, where each id's sum can be refused or left out.
-    if not (bags.give_finite(gradients) and _sums_are_fewer_bytes(shards, bags)):
+    fewer = _sums_are_fewer_bytes(shards, bags, shards.dtype.itemsize)
+    if not (fewer and bags.give_finite(gradients)):
         shows, clicks = use if use.size else (None, None)
         return pushing_rows([(shards, bags.ids, bags.spread(gradients, rows), shows, clicks)])
     norms = None
@@ -103,17 +104,19 @@ def pushing_bags(
     return [*writes, *recording(shards, bags.ids, use)]
 
 
-def _sums_are_fewer_bytes(shards: SparseShards, bags: Bags) -> bool:
+def _sums_are_fewer_bytes(shards: SparseShards, bags: Bags, itemsize: int) -> bool:
     """Return whether the sums of bags, or their gradients, are fewer bytes than those of ids.
 
     The ids travel in either case. With sums, so do the members; and each shard has a sum of each
-    bag that has one of its ids.
+    bag that has one of its ids. Of rows, a number takes ``itemsize`` bytes unless they are halved;
+    sums are never stored, so never in half width.
     """
     if bags.combiner is Combiner.MAX:  # a gradient goes to one of the rows, which must be known
         return False
     of, count = bags.members, len(shards.shard_ids)
-    row = shards.dim * (2 if shards.spec.half else shards.dtype.itemsize)
+    row = shards.dim * (2 if shards.spec.half else itemsize)
+    sum_ = shards.dim * (2 if shards.spec.half else shards.dtype.itemsize)
     # How many of the shards have some of a bag, on average: ids are as good as random.
     expected = count * (1 - (1 - 1 / count) ** np.diff(of.bounds)).sum()
-    sums = expected * (row + of.bounds.itemsize) + of.position.nbytes + of.factors.nbytes
+    sums = expected * (sum_ + of.bounds.itemsize) + of.position.nbytes + of.factors.nbytes
     return bool(sums < bags.ids.size * row)
