@@ -145,6 +145,20 @@ def test_padding_is_no_neighbour() -> None:
     assert not rows[3].any()
 
 
+@pytest.mark.parametrize("kept", [{"dtype": "bfloat16"}, {"dtype": "float16"}, {"storage": "disk"}])
+def test_rows_of_half_width_and_on_disk_are_searched(kept: dict[str, str]) -> None:
+    table, ids, _ = filled(**kept)
+    rows = table.lookup(ids)
+    found, scores = table.nearest(ids[3], k=5)
+    expected = brute(rows, rows[3], "cosine")
+    order = np.argsort(-expected)[1:6]
+    assert found.tolist() == ids[order].tolist()
+    np.testing.assert_allclose(scores, expected[order])
+    for some, values in table.items(chunk=30):
+        np.testing.assert_array_equal(values, table.lookup(some))
+    assert table.describe().dtype == kept.get("dtype", "float32")
+
+
 def test_tables_of_float64_are_searched() -> None:
     table = embedding(None, dtype="float64")
     table.assign([1, 2], np.array([[1e200, 0], [1, 1]]))

@@ -82,7 +82,7 @@ class TableDescription:
     dim : int
         Floats a row.
     dtype : numpy.dtype
-        Of the rows.
+        In which the rows are kept.
     rows, waiting, nbytes, index_nbytes : int
         As in `EmbeddingStatistics`; rows are those that were read for the rest.
     norms : NormHistogram
@@ -150,7 +150,7 @@ def describe_table(shards: SparseShards, most_used: int) -> TableDescription:
     return TableDescription(
         name=shards.name,
         dim=shards.dim,
-        dtype=shards.dtype,
+        dtype=shards.spec.dtype,
         rows=whole.rows,
         waiting=sum(each["waiting"] for each in sizes),
         nbytes=sum(each["nbytes"] for each in sizes),
