@@ -364,6 +364,7 @@ def test_files_and_torch(clicks: Namespace) -> None:
     run(clicks, "# PyTorch")
     run(clicks, "# Train with PyTorch")
     assert has_learned(clicks["history"]["val_auc"])
+    falls_to(clicks, 0.85)
     run(clicks, "# Export from PyTorch")
     assert predicts_alone(clicks)
     run(clicks, "# Save, and go on")
@@ -378,6 +379,7 @@ def test_files_and_keras(clicks: Namespace) -> None:
     run(clicks, "# Keras")
     run(clicks, "# Train with Keras")
     assert has_learned(clicks["fitted"].history["val_auc"])
+    falls_to(clicks, 0.85)
     run(clicks, "# Export from Keras")
     assert predicts_alone(clicks)
     clicks["strategy"].close()
@@ -390,6 +392,7 @@ def test_files_and_jax(clicks: Namespace) -> None:
     run(clicks, "# JAX")
     run(clicks, "# Train with JAX")
     assert has_learned(clicks["history"]["val_auc"])
+    falls_to(clicks, 0.85)
     run(clicks, "# Export from JAX")
     assert predicts_alone(clicks)
     clicks["strategy"].close()
@@ -1004,3 +1007,110 @@ def test_parameters_of_another_version(
     run(given, "# With the new one")
     assert given["w"].read().tolist() == [1, 1, 1]
     assert given["users"].lookup([5]).tolist() == [[1, 1, 1, 1]]
+
+
+# What trains: each to a loss that is a part of what its first batches have, with the optimizers and
+# rates that people copy.
+
+TRAINS = pytest.mark.second_tier("the same examples, for epochs: the first tier has one of them")
+
+
+def learnable(count: int = 40) -> psnb.data.Dataset:
+    """Return batches with labels that follow from the ids and from x."""
+
+    def made(number: int) -> Namespace:
+        found = batch(number)
+        found["y"] = ((found["ids"] % 2) * 2 - 1 + found["x"][:, 0] > 0).astype(np.float32)
+        return found
+
+    return psnb.data.Dataset.range(count).map(lambda number: made(int(number)))
+
+
+def falls_to(given: Namespace, part: float, metric: str = "loss", epochs: int = 0) -> None:
+    """Train on, for so many epochs, and look at what was reported."""
+    for _ in range(epochs):
+        given["coordinator"].run_epoch(given["step"], iter(given["dataset"]))
+    found = given["coordinator"].history()[metric]["value"]
+    begun, ended = found[:3].mean(), found[-10:].mean()
+    assert ended < part * begun, f"from {begun:.3f} to {ended:.3f}"
+    kinds = [each.kind for each in given["coordinator"].events()]
+    assert psnb.EventKind.ROWS_UNMOVED not in kinds
+
+
+def epochs_of(given: Namespace) -> None:
+    """Give a dataset that workers lease, of which an epoch is forty batches."""
+    given["dataset"] = given["coordinator"].create_per_worker_dataset(
+        learnable(), sharding="dynamic"
+    )
+
+
+@TRAINS
+def test_torch_trains(given: Namespace) -> None:
+    epochs_of(given)
+    run(given, "# A PyTorch model\n")
+    falls_to(given, 0.5, epochs=5)
+
+
+@TRAINS
+def test_jax_trains(given: Namespace) -> None:
+    epochs_of(given)
+    run(given, "# A JAX model")
+    falls_to(given, 0.7, epochs=5)  # its dense weights have a low rate
+
+
+@TRAINS
+def test_keras_trains(given: Namespace) -> None:
+    named = keras_given()
+    x = np.concatenate([each["x"] for each in learnable(200)])
+    run(given | named | {"x": x, "y": (x[:, :1] > 0).astype(np.float32)}, "# A Keras model")
+    falls_to(given, 0.7)
+
+
+@TRAINS
+def test_the_page_from_tensorflow_trains(anew: Namespace) -> None:
+    run(anew, "# A cluster on this machine, in place of TF_CONFIG")
+    with anew["strategy"]:
+        run(anew, "# Rows for any id, and a dense variable")
+        run(anew, "# A loss, and an epoch of steps")
+        falls_to(anew, 0.5, epochs=20)
+
+
+@TRAINS
+def test_the_page_from_torch_trains(anew: Namespace) -> None:
+    run(anew, "# A loader of one process")
+    run(anew, "# A dataset that workers share")
+    with anew["strategy"]:
+        run(anew, "# A module, and a loop")
+        run(anew, "# The same module, and a closure")
+        falls_to(anew, 0.5, epochs=10)
+
+
+@TRAINS
+def test_the_page_from_torchrec_trains(anew: Namespace) -> None:
+    rng = np.random.default_rng(0)
+    parity = rng.integers(2, size=1024)
+    words_of = [2 * rng.integers(50, size=3) + each for each in parity]
+    bags = psnb.data.Ragged(np.concatenate(words_of), np.arange(1025) * 3)
+    anew["examples"] = {"words": bags, "y": parity.astype(np.float32)}
+    run(anew, "# A plain module with bags")
+    run(anew, "# Distribute it, and train")
+    with anew["strategy"]:
+        falls_to(anew, 0.5, epochs=10)
+
+
+@TRAINS
+def test_the_page_from_paddle_trains(anew: Namespace) -> None:
+    Path("clicks").mkdir()
+    rng = np.random.default_rng(0)
+    ads, queries = rng.integers(1, 40, size=(2, 2000))
+    lines = [
+        f"1 {(q + a) % 2} 2 {q} {q + 100} 1 {a + 200}\n" for q, a in zip(queries, ads, strict=True)
+    ]
+    Path("clicks/part-0").write_text("".join(lines))
+    anew |= {"days": ["monday"] * 10, "files_of": lambda day: "clicks/part-*"}
+    run(anew, "# Roles are Dask's")
+    with anew["strategy"]:
+        run(anew, "# Slots of MultiSlot files")
+        run(anew, "# Bags of ids, and a network")
+        run(anew, "# A day is an epoch")
+        falls_to(anew, 0.5, "cost")
