@@ -12,6 +12,7 @@ import pytest
 from nbclient.exceptions import CellExecutionError
 from nbconvert import HTMLExporter
 
+import psnb
 from tests.conftest import wait_until
 from tests.notebooks.running import NOTEBOOKS, run, told
 
@@ -64,6 +65,7 @@ def test_notebooks_are_committed_as_they_ran_from_top_to_bottom(path: Path) -> N
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     assert path.stat().st_size < 300_000
+    assert notebook.metadata["psnb"]["version"] == psnb.__version__, _ANEW
 
 
 def test_the_quickstart_trains_and_shows_the_widget(tmp_path: Path) -> None:

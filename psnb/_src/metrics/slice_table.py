@@ -121,7 +121,7 @@ class SliceTable(Mapping[Key, SliceRow]):
         return [f"and {more:,} slices that are better or have no value"] if more > 0 else []
 
     def saved(self) -> list[list[Any]]:
-        """Return the rows in JSON's types; `loaded_table` makes the table of them again."""
+        """Return the rows in JSON's types; ``loaded_table`` makes the table of them again."""
         rows = [*self.rows, *([] if self.others is None else [self.others])]
         return [
             [key, value if math.isfinite(value) else str(value), examples]
