@@ -7,8 +7,10 @@ ends the process (SIGBUS). (File systems that write each block anew, as btrfs an
 promise that.)
 
 Dask ends a process by its resident memory, in which the system counts the pages of files that it
-has mapped, though it could drop them at any time. So a thread unmaps them before there are too
-many; they stay in the page cache.
+has mapped, though it could drop them at any time. So where Dask has a limit, a thread unmaps them
+when there are too many; they stay in the page cache. That is no promise: a read maps 16 pages at a
+time, so a batch can map gigabytes before the thread runs. And each page is mapped again when it is
+next touched. Servers of such tables should have no such limit, but a cgroup's.
 """
 
 from __future__ import annotations

@@ -426,7 +426,7 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
             Where servers have the rows, their optimizer state and their use. On disk, they are in
             files in the folders of Dask's workers, which go with the servers, and the system's page
             cache has those that are in use: a table may be larger than memory. Ids are in memory,
-            32 bytes each at most. Needs Linux.
+            32 bytes each at most. Needs Linux, and servers without Dask's ``memory_limit``.
 
         Returns
         -------
