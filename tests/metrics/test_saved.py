@@ -65,6 +65,7 @@ def test_a_users_own_and_a_large_one_are_left_out() -> None:
     many = np.random.default_rng(1).random(310_000)
     states = {
         "mine": Mine()(SCORES),
+        "mine by": Mine()(SCORES, by=LABELS),
         "large": metrics.AUC(buckets=None)(many > 0.5, many),
         "small": metrics.Mean()(SCORES),
     }

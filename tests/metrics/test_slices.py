@@ -270,6 +270,14 @@ def test_a_damaged_table_is_no_state() -> None:
     array = state.array.copy()
     array["rows"]["slice"] = 9
     assert not form.fits(array)
+    counted = AUC([1, 0], [0.9, 0.1], by=["a", "b"])
+    array = counted.array.copy()
+    array["rows"]["score"] = 5000
+    assert not counted.metric.form.fits(array)
+    array = counted.array.copy()
+    array["keys"] = b"?"
+    with pytest.raises(ValueError, match="no key"):
+        counted.metric.form.of_bytes(counted.metric.form.to_bytes(array))
 
 
 def test_a_metric_of_the_users_own_passes_the_slices_on() -> None:

@@ -47,7 +47,10 @@ function makeSlices(): Item<Slices> {
   const body = makeTable(root, 'psnb-slices', '', COLUMNS);
   const table = body.parentElement;
   const scroller = table?.parentElement;
-  if (scroller) scroller.tabIndex = 0; // Long ones scroll, by keyboard too.
+  if (scroller) {
+    scroller.tabIndex = 0; // Long ones scroll, by keyboard too.
+    scroller.setAttribute('role', 'group');
+  }
   const rows = new Keyed<number, SliceRow>(body, makeSlice);
   return {
     root,

@@ -47,6 +47,10 @@ class RowKind(ABC):
     def negative(self, rows: np.ndarray) -> np.ndarray:
         """Return rows that take these away."""
 
+    def fit(self, rows: np.ndarray) -> bool:
+        """Return whether these rows can be ones of this kind."""
+        return True
+
     @abstractmethod
     def array(self, rows: np.ndarray, cut: np.uint64) -> np.ndarray:
         """Return the state of the metric itself, of the rows of one slice, and its cut."""
@@ -163,6 +167,10 @@ class ScoreRows(RowKind):
         self, rows: np.ndarray, cuts: np.ndarray, count: int, share: int
     ) -> tuple[np.ndarray, np.ndarray]:
         return summed(rows, ("slice", "score"), ("negatives", "positives")), cuts
+
+    def fit(self, rows: np.ndarray) -> bool:
+        scores = rows["score"]
+        return self.buckets is None or bool(((scores >= 0) & (scores < self.buckets)).all())
 
     def negative(self, rows: np.ndarray) -> np.ndarray:
         found = rows.copy()

@@ -52,8 +52,14 @@ def saved_states(states: Mapping[str, MetricState]) -> dict[str, Any]:
             ).decode(),
         }
         for name, state in states.items()
-        if type(state.metric) in _ALL and state.array.nbytes <= _MOST_BYTES
+        if _is_own(state.metric) and state.array.nbytes <= _MOST_BYTES
     }
+
+
+def _is_own(metric: MergeableMetric) -> bool:
+    """Whether it is a metric of psnb, and so is what it is made of."""
+    inner = getattr(metric, "metric", None)
+    return type(metric) in _ALL and (inner is None or _is_own(inner))
 
 
 def loaded_states(saved: Any) -> MetricStates:

@@ -136,6 +136,7 @@ class TableForm(StateForm):
             and (table.examples[:count] > 0).all()
             and table.examples[count] >= 0
             and (owners <= count).all()
+            and self.kind.fit(rows)
             and (owners[1:] >= owners[:-1]).all()
         )
 
@@ -149,7 +150,10 @@ class TableForm(StateForm):
         sizes = [int(each) for each in head]
         if min(sizes) < 0 or sizes[1] < 1 or max(sizes) > len(data):
             raise ValueError("a table of slices is damaged")
-        return np.frombuffer(data, self._dtype(*sizes), offset=_HEAD.itemsize).copy()
+        array = np.frombuffer(data, self._dtype(*sizes), offset=_HEAD.itemsize).copy()
+        for key in array["keys"].reshape(-1).tolist():
+            key_of_bytes(key)
+        return array
 
     def _dtype(self, count: int, width: int, rows: int) -> np.dtype:
         return np.dtype(
