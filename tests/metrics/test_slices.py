@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psnb import metrics
+from psnb._src.metrics.keys import mixed
 from psnb._src.metrics.slices import TableForm
 from psnb.errors import ConfigurationError
 from tests.metrics.batches import BINARY, binary, classes
@@ -217,6 +218,17 @@ def test_more_cannot_be_subtracted_than_there_is() -> None:
     other = ACCURACY([1] * 9, [0.9] * 9, by=range(9), slices=1)
     with pytest.raises(ConfigurationError, match="some of the same examples"):
         ACCURACY([1], [0.9], by=[3], slices=1) - other
+
+
+def test_a_part_whose_others_have_a_slice_of_the_whole_is_not_subtracted() -> None:
+    def state(*keys: int) -> metrics.MetricState:
+        return ACCURACY([1] * len(keys), [0.9] * len(keys), by=keys, slices=2)
+
+    numbers = np.arange(5, dtype=np.uint64)
+    lowest, a, b, c, d = np.argsort(mixed(numbers)).tolist()
+    part = state(lowest, a, b) - state(lowest)  # b is among its others
+    with pytest.raises(ConfigurationError, match="no part"):
+        state(a, b, *[c, d] * 5) - part
 
 
 def test_an_example_of_weight_0_is_of_no_slice() -> None:
