@@ -239,7 +239,7 @@ class Optimizer(Described, ABC):
         ids : numpy.ndarray, optional
             uint64 ``(n,)``; by default the numbers of the rows.
         seed : int
-            Of this update, for what is stored in half width; see `stored.seed_of`.
+            Of this update, for what is stored in half width; see ``stored.seed_of``.
 
         Raises
         ------
