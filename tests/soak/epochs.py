@@ -27,8 +27,11 @@ def run_epochs(row: Row, rng: np.random.Generator, seconds: float) -> None:
         psnb.ParameterServerStrategy(client) as strategy,
     ):
         coordinator = psnb.ClusterCoordinator(strategy, heartbeat_timeout=PATIENCE)
+        # Half width of 11 bits has all numbers up to 2,048.
         visits = strategy.embedding(
-            "visits", 1, rows=_EXAMPLES, initializer=0.0, optimizer=psnb.SGD(1.0)
+            *("visits", 1, _EXAMPLES, 0.0, psnb.SGD(1.0)),
+            dtype=str(rng.choice(["float32", "float16"])),
+            storage=str(rng.choice(["memory", "disk"])),
         )
         dataset: Any = coordinator.create_per_worker_dataset(
             InMemoryDataset.of(Dataset.range(_EXAMPLES), _BATCH)

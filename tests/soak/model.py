@@ -28,7 +28,13 @@ class Model:
     truth whatever psnb does.
     """
 
-    def __init__(self, coordinator: psnb.ClusterCoordinator, era: Path) -> None:
+    def __init__(
+        self,
+        coordinator: psnb.ClusterCoordinator,
+        era: Path,
+        rng: np.random.Generator,
+        mode: psnb.Mode,
+    ) -> None:
         strategy = coordinator.strategy
         self._era = era
         self.begin_era(0)
@@ -36,8 +42,14 @@ class Model:
         self._counters = [strategy.variable(np.int64(0), f"counter {i}") for i in range(2)]
         self._poison = strategy.variable(np.int64(0), "poison")
         plain: Any = {"initializer": 0.0, "optimizer": psnb.SGD(1.0)}
-        self._rows = strategy.embedding("rows", 2, **plain)
-        self._numbers = strategy.embedding("numbers", 1, **plain)
+        places = rng.choice(["memory", "disk"], 2)
+        self._rows = strategy.embedding("rows", 2, storage=str(places[0]), **plain)
+        # Each is one or nothing, which half width has exactly; but not the thirds of Geo.
+        widths = ["float32"] if isinstance(mode, psnb.Geo) else ["float32", "bfloat16", "float16"]
+        width = str(rng.choice(widths))
+        self._numbers = strategy.embedding(
+            "numbers", 1, dtype=width, storage=str(places[1]), **plain
+        )
         self._iterator = iter(coordinator.create_per_worker_dataset(_numbers))
         self.move = self._closure()
 

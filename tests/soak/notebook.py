@@ -73,7 +73,7 @@ class Notebook:
         )
         self._coordinator = psnb.ClusterCoordinator(self.strategy, heartbeat_timeout=PATIENCE)
         self.exposure = Exposure(self.strategy, is_told)
-        self._model = Model(self._coordinator, folder / "era")
+        self._model = Model(self._coordinator, folder / "era", rng, mode)
         self._ledger = Ledger(_PUSHES[type(mode)])
         self._shared = psnb.CheckpointManager(self._coordinator, shared, max_to_keep=2)
         self._manager = psnb.CheckpointManager(self._coordinator, folder / "saved")
