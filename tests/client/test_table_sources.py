@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from psnb._src.models.export.tables import quantized, restored
 from psnb._src.models.table_rows import table_source
 from psnb._src.server.optimizers import SGD
 from psnb._src.server.tables import operations
@@ -30,6 +31,18 @@ def test_rows_of_any_ids_come_in_pieces() -> None:
     np.testing.assert_array_equal(ids[order], IDS.astype(np.uint64))
     np.testing.assert_array_equal(rows[order], expected)
     assert all(chunk.scores is None for chunk in chunks)
+
+
+@pytest.mark.parametrize("rows", [ROWS, None])
+def test_small_rows_of_half_width_are_exported_as_exactly_as_others(rows: int | None) -> None:
+    table = embedding(rows, dtype="float16")
+    ids = np.arange(ROWS)
+    table.assign(ids, np.full((ROWS, DIM), 1e-6, np.float32))
+    for chunk in table_source(table).chunks():
+        assert chunk.rows.dtype == np.float32
+        # A scale of float16 would be 0.
+        found = restored(*quantized(chunk.rows, "int8"), chunk.rows.dtype)
+        np.testing.assert_allclose(found, chunk.rows, rtol=0.01)
 
 
 def test_fixed_rows_come_in_pieces_in_their_order() -> None:

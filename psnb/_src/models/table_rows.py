@@ -15,6 +15,7 @@ from psnb._src.client.handles import shards_of
 from psnb._src.models.export.exported import RowChunk, TableSource
 from psnb._src.models.export.tables import ExportedTable
 from psnb._src.server.tables.operations import rows_in_segment
+from psnb._src.transport.half_width import widened
 
 
 def table_source(table: Embedding) -> TableSource:
@@ -37,7 +38,7 @@ def _growing(table: Embedding) -> Iterator[RowChunk]:
     accessor = table.accessor
     for segment in shards_of(table).segments():
         scores = None if accessor is None else accessor.score(segment["show"], segment["click"])
-        yield RowChunk(segment["ids"], segment["values"], scores)
+        yield RowChunk(segment["ids"], widened(segment["values"]), scores)
 
 
 def read_rows(table: Embedding) -> np.ndarray:

@@ -143,14 +143,16 @@ class Accumulated(Updates):
         )
         self._gradients: dict[tuple[ShardId, str], ops.PushGradient] = {}
         self._rows: dict[tuple[ShardId, str], list[ops.PushRows]] = {}
+        # With which tables each was pushed at first: they are of one kind.
+        self._together: dict[tuple[ShardId, str], tuple[str, ...]] = {}
 
     def add(self, writes: Iterable[ShardWrite]) -> None:
         """Add writes; gradients are added to their table's.
 
         Their norms, by which optimizers may clip, do not give the sum's norm, and are left out.
         """
-        parts = ((shard, each) for shard, write in writes for each in write.parts())
-        for shard, write in parts:
+        parts = ((shard, of, each) for shard, of in writes for each in of.parts())
+        for shard, of, write in parts:
             key, operation = (shard, write.tables[0]), write.operation
             match operation:
                 case ops.PushGradient() if key in self._gradients:
@@ -162,6 +164,7 @@ class Accumulated(Updates):
                 case ops.PushRows(gradients=gradients):
                     by_id = push_by_id(operation, gradients.dtype, gradients.shape[1])
                     self._rows.setdefault(key, []).append(by_id)
+                    self._together.setdefault(key, of.tables)
                 case _:
                     super().add([(shard, write)])
 
@@ -179,7 +182,7 @@ class Accumulated(Updates):
         updates.add(
             (shard, ops.on_table(table, push)) for (shard, table), push in self._gradients.items()
         )
-        updates.add(_joined(self._rows))
+        updates.add(_joined(self._rows, self._together))
         if self.weight is not None:
             updates.weigh(self.weight)
 
@@ -197,23 +200,28 @@ def _added(held: ops.PushGradient, push: ops.PushGradient) -> ops.PushGradient:
     return replace(held, gradient=compacted(whole, ranges), ranges=ranges)
 
 
-def _joined(held: Mapping[tuple[ShardId, str], list[ops.PushRows]]) -> Iterator[ShardWrite]:
-    """Yield one push for each shard and kind of rows, with the sum of each id's gradients."""
-    kinds: dict[
-        tuple[ShardId, int, np.dtype, str | None], list[tuple[str, np.ndarray, np.ndarray]]
+def _joined(
+    held: Mapping[tuple[ShardId, str], list[ops.PushRows]],
+    together: Mapping[tuple[ShardId, str], tuple[str, ...]],
+) -> Iterator[ShardWrite]:
+    """Yield one push for each shard and tables ``together``, with the sum of each id's gradients.
+
+    Servers take no push of tables of several kinds, and only the first pushes tell these apart:
+    gradients of rows in half width are float32, too.
+    """
+    groups: dict[
+        tuple[ShardId, tuple[str, ...]], list[tuple[str, np.ndarray, np.ndarray, bool]]
     ] = {}
     for (shard, table), pushes in held.items():
         ids = np.concatenate([each.ids for each in pushes])
         gradients = np.concatenate([each.gradients for each in pushes])
-        # Halves have a common exponent.
-        half = table if pushes[0].half else None
-        kind = shard, gradients.shape[1], gradients.dtype, half
-        kinds.setdefault(kind, []).append((table, *summed(ids, gradients)))
-    for (shard, _, _, half), several in kinds.items():
-        names, ids, sums = zip(*several, strict=True)
+        several = groups.setdefault((shard, together[shard, table]), [])
+        several.append((table, *summed(ids, gradients), pushes[0].half))
+    for (shard, _), several in groups.items():
+        names, ids, sums, halves = zip(*several, strict=True)
         offsets = np.array([0, *accumulate([each.size for each in ids])])
-        joined, halves = np.concatenate(ids), half is not None
-        push = ops.PushRows(joined, np.concatenate(sums), offsets, half=halves)
+        joined = np.concatenate(ids)
+        push = ops.PushRows(joined, np.concatenate(sums), offsets, half=halves[0])
         yield shard, ops.OnTables(names, push)
 
 

@@ -77,7 +77,7 @@ class RowError:
     def add(self, rows: np.ndarray, found: np.ndarray) -> None:
         """Count rows, and what is restored of them."""
         known = np.isfinite(rows)
-        error = (found[known].astype(np.float64) - widened(rows)[known]).ravel()
+        error = (found[known].astype(np.float64) - rows[known]).ravel()
         self._most = max(self._most, float(np.abs(error).max(initial=0)))
         self._squares += float(error @ error)
         self._count += error.size
