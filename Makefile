@@ -137,6 +137,7 @@ bench-all: bench
 	$(BIN)/python -m tests.benchmarks.reuse
 	$(BIN)/python -m tests.benchmarks.memory
 	$(BIN)/python -m tests.benchmarks.looking
+	$(BIN)/python -m tests.benchmarks.half_width
 
 # Where the CPU time of a training step goes: a table by thread and function, and flame graphs in
 # the folder profile. Another size of batches: SIZE=512.
