@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         Warmup,
     )
     from psnb._src.server.tables.admission import Admission, Always, CountFilter, Probability
+    from psnb._src.server.tables.eviction.policy import RowUsage
     from psnb._src.server.tables.initializers import Constant, Initializer, Normal, Uniform
     from psnb._src.server.tables.row_use import CtrAccessor
     from psnb._src.server.tables.sharding import FixedShards, MaxSize, MinSize
@@ -144,6 +145,7 @@ __all__ = [
     "RemoteValue",
     "Resumed",
     "RowStatistics",
+    "RowUsage",
     "RowWiseAdagrad",
     "Schedule",
     "Section",
@@ -227,6 +229,7 @@ _PLACES = {
         "Warmup",
     ),
     "server.tables.admission": ("Admission", "Always", "CountFilter", "Probability"),
+    "server.tables.eviction.policy": ("RowUsage",),
     "server.tables.initializers": ("Constant", "Initializer", "Normal", "Uniform"),
     "server.tables.sharding": ("FixedShards", "MaxSize", "MinSize"),
     "server.tables.row_use": ("CtrAccessor",),

@@ -36,7 +36,7 @@ PUBLIC = [
     *("CosineDecay", "ExponentialDecay", "PiecewiseConstant", "PolynomialDecay"),
     *("Schedule", "Warmup"),
     *("Admission", "Always", "CountFilter", "CtrAccessor", "Probability"),
-    *("EmbeddingStatistics", "RowStatistics", "StalenessStatistics"),
+    *("EmbeddingStatistics", "RowStatistics", "RowUsage", "StalenessStatistics"),
     *("NormHistogram", "TableDescription", "UsedRows"),
     *("Async", "BoundedStaleness", "Geo", "Sync"),
     *("Attached", "StoredStrategies", "StoredStrategy"),

@@ -64,6 +64,7 @@ class Model:
                 admission=spec.admission,
                 accessor=spec.accessor,
                 storage=spec.storage,
+                eviction=spec.eviction and spec.eviction.of_one(shards),
             )
             self.servers.call([Request(self.servers.shards[index], creation)])
 

@@ -223,7 +223,7 @@ def plain(creation: CreateTable, contained: Any) -> Any:
             arrays |= {
                 key: array[order]
                 for key, array in arrays.items()
-                if key.startswith("waiting.") == waits and key not in ("step", "skipped")
+                if key.startswith("waiting.") == waits and key not in ("step", "skipped", "minutes")
             }
     lists = sorted((key, array.tolist()) for key, array in arrays.items())
     return repr(creation), lists

@@ -181,10 +181,12 @@ class RestoredFiles:
         for number, _ in enumerate(self._parts[name][0].shards):
             found = self._found[name, number]
             parts = [
-                SavedPart(self._here[part.key], count, self._key, part)
-                for part, count in zip(self._there[name, number], found.counts, strict=True)
+                SavedPart(self._here[part.key], count, removed, self._key, part)
+                for part, count, removed in zip(
+                    self._there[name, number], found.counts, found.removed, strict=True
+                )
             ]
-            states.append(SavedState(parts, found.rows, found.step, found.updates))
+            states.append(SavedState(parts, found.rows, found.step, found.minutes, found.updates))
         return states
 
     def _open(self, loads: Mapping[str, list[TableLoad]]) -> None:

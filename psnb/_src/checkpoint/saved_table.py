@@ -7,34 +7,50 @@ first layer, and its index of ids, as they are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, reduce
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from psnb._src.checkpoint.shards import State
+from psnb._src.server.tables.checks import REMOVED
 from psnb._src.transport.half_width import computed, widened
 from psnb._src.utils.arrays import bits_of, integers_of
 from psnb.errors import IdOutOfRangeError
 
+_NO_IDS = np.empty(0, np.uint64)
+
 
 class _Layer:
-    """The rows of some files; of an id's rows, the last counts."""
+    """The rows of some files; of an id's rows, the last counts, unless it was removed later.
+
+    Attributes
+    ----------
+    values : list of numpy.ndarray
+        The rows of each file.
+    ids, removed : numpy.ndarray
+        The ids that have a row, and those whose rows in layers before do not count; ascending.
+    """
 
     def __init__(self, parts: Sequence[State]) -> None:
         self.values = [part["values"] for part in parts]
-        joined = np.concatenate([part["ids"] for part in parts])
-        self.ids, last = np.unique(joined[::-1], return_index=True)
+        # What happens to ids, in its order: a file's removals come before its rows.
+        joined, places, count = [], [], 0
+        for part in parts:
+            gone, ids = part.get(REMOVED, _NO_IDS), part["ids"]
+            joined += [gone, ids]
+            places += [np.full(gone.size, -1), np.arange(count, count + ids.size)]
+            count += ids.size
+        every, last = np.unique(np.concatenate(joined)[::-1], return_index=True)
+        found = np.concatenate(places)[::-1][last]
+        self.ids, self._places = every[found >= 0], found[found >= 0]
+        self.removed = every[found < 0]
         self.ids.flags.writeable = False
-        self._places = joined.size - 1 - last
         self._stops = np.cumsum([len(each) for each in self.values])
 
     def located(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return which ids have a row, and where these are among all."""
-        at = np.searchsorted(self.ids, ids)
-        known = at < self.ids.size
-        known[known] = self.ids[at[known]] == ids[known]
-        return known, at[known]
+        return _located(self.ids, ids)
 
     def taken(self, at: np.ndarray | slice) -> np.ndarray:
         """Return rows by where their ids are among all."""
@@ -51,6 +67,14 @@ class _Layer:
         return len(self.values) == 1 and not (np.diff(self._places) < 0).any()
 
 
+def _located(among: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return which ids are among others, which ascend, and where."""
+    at = np.searchsorted(among, ids)
+    known = at < among.size
+    known[known] = among[at[known]] == ids[known]
+    return known, at[known]
+
+
 class SavedTable:
     """The ids and rows of an embedding in a checkpoint, the same from any number of servers.
 
@@ -60,7 +84,8 @@ class SavedTable:
         Its name.
     shards : sequence of sequence of mapping
         The arrays of each file of each shard, the oldest first, which were checked: the ids that
-        have a row there, each once, and these rows; of an id's rows, the last counts.
+        have a row there, each once, and these rows; of an id's rows, the last counts. Those in an
+        array ``removed`` have lost their rows before.
     base : SavedTable, optional
         Of an earlier checkpoint; its full layer is shared if it is of the same files.
 
@@ -93,7 +118,11 @@ class SavedTable:
     def __len__(self) -> int:
         # Not from `ids`: a reader that follows a folder asks for it after each delta.
         newer, first = self._layers[:-1], self._layers[-1]
-        return first.ids.size + sum(int((~first.located(each.ids)[0]).sum()) for each in newer)
+        count = first.ids.size
+        for each in newer:
+            count += each.ids.size - int(first.located(each.ids)[0].sum())
+            count -= int(first.located(each.removed)[0].sum())
+        return count
 
     @cached_property
     def ids(self) -> np.ndarray:
@@ -102,7 +131,10 @@ class SavedTable:
         A table with fixed rows has the ids 0 to n - 1. An id that was looked up as -1 is ``2**64 -
         1`` here.
         """
-        found: np.ndarray = reduce(np.union1d, [layer.ids for layer in self._layers])
+        *newer, first = self._layers
+        found = first.ids
+        for each in newer:
+            found = np.union1d(found[~_located(each.removed, found)[0]], each.ids)
         found.flags.writeable = False
         return found
 
@@ -145,8 +177,10 @@ class SavedTable:
     def found(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows of ids (uint64 ``(n,)``), and which have none: theirs are arbitrary."""
         rows, missing = np.empty((ids.size, self.dim), self.dtype), np.ones(ids.size, np.bool_)
+        left = np.arange(ids.size)  # those that no layer so far knows anything of
         for layer in self._layers:
-            at = np.flatnonzero(missing)
-            known, places = layer.located(ids[at])
-            rows[at[known]], missing[at[known]] = layer.taken(places), False
+            known, places = layer.located(ids[left])
+            rows[left[known]], missing[left[known]] = layer.taken(places), False
+            left = left[~known]
+            left = left[~_located(layer.removed, ids[left])[0]]
         return rows, missing

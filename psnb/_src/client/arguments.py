@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from enum import StrEnum
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from psnb._src.server.optimizer import OPTIMIZABLE, Optimizer
 from psnb._src.server.tables.admission import Admission, Always
+from psnb._src.server.tables.eviction.policy import LFU, LRU, MOST_UPDATES, SCORE, Eviction, Score
 from psnb._src.server.tables.initializers import Constant, Initializer, Uniform
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.transport.half_width import computed
@@ -272,6 +274,63 @@ def check_accessor(accessor: CtrAccessor | None, name: str, rows: int | None) ->
 def as_storage(storage: str, name: str) -> str:
     """Return where rows are, or raise ConfigurationError if there is no such choice."""
     return choice(f"embedding {name!r}: storage", storage, ["memory", "disk"])
+
+
+_MINUTE = timedelta(minutes=1)
+
+
+def as_eviction(
+    name: str,
+    rows: int | None,
+    max_rows: int | None,
+    max_bytes: int | None,
+    evict: str | Score,
+    time_to_live: timedelta | int | None,
+    accessor: CtrAccessor | None,
+    optimizer: Optimizer | None,
+) -> Eviction | None:
+    """Return when rows leave; None if they stay. Of ``max_bytes`` it has one row at first.
+
+    Raises
+    ------
+    ConfigurationError
+        If the arguments are of the wrong kind, do not fit each other or the embedding.
+    """
+    what = f"embedding {name!r}"
+    updates = minutes = None
+    if time_to_live is not None:
+        _require_growing("time_to_live", name, rows)
+        if isinstance(time_to_live, timedelta):
+            minutes = -(-time_to_live // _MINUTE) if time_to_live > timedelta(0) else 0
+            if not 1 <= minutes <= MOST_UPDATES:
+                raise _must_be(name, "time_to_live", "above 0", time_to_live)
+        else:
+            updates = integer(f"{what}: time_to_live", time_to_live, 1, MOST_UPDATES)
+    if not callable(evict):
+        choice(f"{what}: evict", evict, [LRU, LFU, SCORE])
+    bounds = {"max_rows": max_rows, "max_bytes": max_bytes}
+    given = [each for each, value in bounds.items() if value is not None]
+    for each in given:
+        _require_growing(each, name, rows)
+        integer(f"{what}: {each}", bounds[each], 1)
+    if len(given) > 1:
+        raise ConfigurationError(f"{what}: give max_rows or max_bytes, not both")
+    if not given and evict != LRU:
+        raise ConfigurationError(f"{what}: evict= says which rows leave a table with max_rows=")
+    if evict == SCORE and accessor is None:
+        raise ConfigurationError(
+            f"{what}: evict='score' is by the shows and clicks of an accessor: give "
+            "accessor=psnb.CtrAccessor()"
+        )
+    if optimizer is None and (updates or (given and evict == LRU)):
+        raise ConfigurationError(
+            f"{what}: evict='lru' and a time_to_live in updates are by the updates of an "
+            "optimizer: give optimizer=psnb.Adagrad(0.1) or another one, or evict='lfu'"
+        )
+    if not given and time_to_live is None:
+        return None
+    most = None if not given else 1 if max_rows is None else int(max_rows)
+    return Eviction(most, evict, updates, minutes)
 
 
 def _must_be(name: str, what: str, wanted: str, found: object) -> ConfigurationError:

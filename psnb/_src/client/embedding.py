@@ -51,6 +51,12 @@ class EmbeddingStatistics:
         Those of the hash maps from ids to rows.
     disk_nbytes : int
         Bytes in files: parameters, optimizer state and use of rows, with ``storage="disk"``.
+    evicted, expired : int
+        Rows that have left since the table was made: for others, with ``max_rows``, and because
+        their ``time_to_live`` was over.
+    missed : int
+        How many of the pushed ids had lost their rows to others by then: these began anew. Many of
+        them say that ``max_rows`` is too small.
     """
 
     rows: int
@@ -58,6 +64,9 @@ class EmbeddingStatistics:
     nbytes: int
     index_nbytes: int
     disk_nbytes: int
+    evicted: int = 0
+    expired: int = 0
+    missed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,8 @@ from psnb._src.server.hashing import distinct
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.admission import Admission, Always
-from psnb._src.server.tables.checks import ExpectedRows
+from psnb._src.server.tables.checks import MINUTES, ExpectedRows
+from psnb._src.server.tables.eviction.policy import Eviction
 from psnb._src.server.tables.initializers import Initializer, Uniform
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sharding import Owner, shard_of_ids
@@ -35,6 +36,9 @@ from psnb._src.transport.half_width import computed
 from psnb.errors import ConfigurationError, InvalidArrayError
 
 _ALWAYS, _UNIFORM = Always(), Uniform()
+
+_INDEX = 28
+"""Bytes a row: two slots of a hash map of 12 at most, and marks of changes and of what leaves."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class EmbeddingSpec:
     half: bool = False
     """Whether rows and gradients of float32 travel with 16 bits."""
     storage: str = "memory"
+    eviction: Eviction | None = None
+    """When rows leave; over all shards, not of one."""
 
     @property
     def seed(self) -> int:
@@ -117,6 +123,7 @@ class SparseShards(ParameterShards):
             "admission": spec.admission.describe() if spec.rows is None else None,
             "accessor": None if spec.accessor is None else spec.accessor.describe(),
             "storage": spec.storage,
+            "eviction": None if spec.eviction is None else spec.eviction.describe(),
         }
 
     @property
@@ -130,7 +137,13 @@ class SparseShards(ParameterShards):
             waits=self.admission.min_count > 1,
             slot_dtype=self.spec.slot_dtype,
             row_wise=self.made_with.row_wise if self.made_with else frozenset(),
+            recency=() if self.spec.eviction is None else self.spec.eviction.columns,
         )
+
+    @property
+    def memory_of_row(self) -> int:
+        """The bytes that a row takes on a server, with what is needed to find it, at most."""
+        return self.saved_form.row_nbytes + _INDEX
 
     def shard_states(self) -> list[dict[str, np.ndarray]]:
         """Return ids, values and optimizer state of every shard, for checkpoints."""
@@ -146,24 +159,31 @@ class SparseShards(ParameterShards):
     ) -> list[TableLoad]:
         """Return what its tables get of its shards in a checkpoint, of which it has any number.
 
-        For all of its tables, or those on the shards in ``only``. Each shard counts its own steps;
-        all continue from the highest count.
+        For all of its tables, or those on the shards in ``only``. Each shard counts its own steps
+        and minutes; all continue from the highest count, and rows keep their ages.
         """
         growing, here, there = self.rows is None, len(self.tables), len(states)
-        step = np.array([max(state.step for state in states)])
+        most, minutes = max(e.step for e in states), max(e.minutes for e in states)
+        tail = {"step": np.array([most]), **({MINUTES: np.array([minutes])} if growing else {})}
+        moved = [
+            replace(
+                e, parts=[replace(p, later=(most - e.step, minutes - e.minutes)) for p in e.parts]
+            )
+            for e in states
+        ]
         found = []
         for number, table in enumerate(self.tables):
             if only is not None and table[0].number not in only:
                 continue
             # Both numbers are what the same number of an id leaves: by `here` and by `there`.
             alike = math.gcd(here, there)
-            own = [each for at, each in enumerate(states) if at % alike == number % alike]
+            own = [each for at, each in enumerate(moved) if at % alike == number % alike]
             found.append(
                 TableLoad(
                     table,
                     [(part, 0, part.count, None) for each in own for part in each.parts],
                     self.saved_form.row_nbytes,
-                    {"step": step},
+                    tail,
                     last=[each.parts[-1] for each in own],
                     owner=None if here == alike else Owner(number, here, growing),
                     one_in=here // alike,

@@ -19,15 +19,18 @@ from psnb._src.client.server_client import ServerClient
 from psnb._src.placement.layout import ShardId
 from psnb._src.server import operations as ops
 from psnb._src.server.tables import operations as table_ops
-from psnb._src.server.tables.checks import COUNTS
+from psnb._src.server.tables.checks import COUNTS, MINUTES, REMOVED
 from psnb._src.server.tables.saved_files import (
+    AT_ONCE,
     ArraysInMemory,
     FilePart,
+    Later,
     PartKey,
     SavedArrays,
     owned,
     read_segment,
     read_waiting,
+    used_later,
 )
 from psnb._src.server.tables.sharding import Owner
 from psnb.errors import CheckpointError, ServerLostError
@@ -135,18 +138,22 @@ class SavedPart:
     ----------
     arrays : SavedArrays
         What it has; of files that servers read, nothing is read before it is asked for.
-    count : int
-        How many rows of an embedding.
+    count, removed : int
+        How many rows of an embedding, and how many ids have lost theirs before.
     restore : str
         The key under which servers have checked it.
     there : FilePart or None
         Where they find it; None if they have not checked it.
+    later : tuple of int
+        How much later its rows were used, as the table counts that they go to.
     """
 
     arrays: SavedArrays
     count: int = 0
+    removed: int = 0
     restore: str = ""
     there: FilePart | None = None
+    later: Later = AT_ONCE
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,8 +167,8 @@ class SavedState:
     rows : sequence of int
         Of a table of any id, how many rows each of the present shards will get; empty if that is
         not known.
-    step : int
-        The optimizer's.
+    step, minutes : int
+        The optimizer's, and how many minutes the table had counted.
     updates : numpy.ndarray or None
         The counts of updates of a variable's numbers, where they differ.
     """
@@ -169,6 +176,7 @@ class SavedState:
     parts: Sequence[SavedPart]
     rows: Sequence[int]
     step: int
+    minutes: int = 0
     updates: np.ndarray | None = None
 
 
@@ -177,8 +185,8 @@ def in_memory(state: Mapping[str, np.ndarray]) -> SavedState:
     arrays = dict(state)
     count = len(arrays["ids"]) if "ids" in arrays else 0
     part = SavedPart(ArraysInMemory(arrays), count)
-    step, updates = int(arrays["step"][0]), arrays.get(COUNTS)
-    return SavedState([part], (), step, updates)
+    step, minutes = int(arrays["step"][0]), int(arrays[MINUTES][0]) if MINUTES in arrays else 0
+    return SavedState([part], (), step, minutes, arrays.get(COUNTS))
 
 
 @dataclass(frozen=True)
@@ -187,6 +195,7 @@ class _Piece:
     start: int
     stop: int
     at: int | None
+    removes: bool = False  # ids that have lost their rows
 
 
 @dataclass(eq=False)
@@ -240,6 +249,9 @@ class TableLoad:
         """Yield its parts in pieces, of which it takes about a segment."""
         step = table_ops.rows_in_segment(self.row_nbytes) * min(self.one_in, table_ops.MOST_PIECE)
         for part, first, last, at in self.parts:
+            for start in range(0, part.removed, table_ops.SEGMENT // 8):
+                stop = min(start + table_ops.SEGMENT // 8, part.removed)
+                yield _Piece(part, start, stop, None, removes=True)
             for start in range(first, last, step):
                 place = None if at is None else at + start - first
                 yield _Piece(part, start, min(start + step, last), place)
@@ -286,23 +298,32 @@ def load_tables(
 
 
 def _put(server_client: ServerClient, pieces: dict[TableLoad, _Piece]) -> None:
-    asked = {
-        load: ops.PutSaved(
-            *(load.table[1], piece.part.restore, "", piece.part.there.key),
-            *(piece.start, piece.stop, piece.at, load.owner),
+    asked: dict[TableLoad, ops.ReadsFiles] = {}
+    for load, piece in pieces.items():
+        part = piece.part
+        if not load.reads or part.there is None:
+            continue
+        which = load.table[1], part.restore, "", part.there.key, piece.start, piece.stop
+        asked[load] = (
+            ops.RemoveSaved(*which, load.owner)
+            if piece.removes
+            else ops.PutSaved(*which, piece.at, load.owner, part.later)
         )
-        for load, piece in pieces.items()
-        if load.reads and piece.part.there is not None
-    }
     done = _read_there(server_client, asked)
     read: tuple[_Piece | None, table_ops.Segment] = None, {}
     requests: list[Request] = []
     for load, piece in pieces.items():
         if load in done:
             continue
+        if piece.removes:
+            ids = piece.part.arrays.read(REMOVED, piece.start, piece.stop)
+            ids = ids if load.owner is None else ids[load.owner.takes(ids)]
+            server_client.call([*requests, on_table(*load.table, table_ops.RemoveRows(ids))])
+            requests = []
+            continue
         if read[0] != piece:  # else several shards get rows of it
             whole = read_segment(piece.part.arrays, piece.start, piece.stop, piece.at)
-            read = piece, whole
+            read = piece, used_later(whole, piece.part.later)
         segment = read[1] if load.owner is None else owned(read[1], "ids", load.owner)
         requests.append(on_table(*load.table, table_ops.PutSegment(segment)))
         if len(requests) == _SENT:

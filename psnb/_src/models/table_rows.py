@@ -15,6 +15,7 @@ from psnb._src.client.handles import shards_of
 from psnb._src.models.export.exported import RowChunk, TableSource
 from psnb._src.models.export.tables import ExportedTable
 from psnb._src.server.tables.operations import rows_in_segment
+from psnb._src.server.tables.saved_files import by_row
 from psnb._src.transport.half_width import widened
 
 
@@ -67,10 +68,7 @@ def replace_rows(table: Embedding, ids: np.ndarray, rows: np.ndarray) -> None:
         if not all(each.all() for each in kept):
             shards.load_states(
                 [
-                    {
-                        key: each if key == "step" or key.startswith("waiting.") else each[some]
-                        for key, each in state.items()
-                    }
+                    {key: each[some] if by_row(key) else each for key, each in state.items()}
                     for state, some in zip(states, kept, strict=True)
                 ]
             )

@@ -96,17 +96,17 @@ _FIRST_HEADS = 1 << 15
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _first_slot(key, slots):  # type: ignore[no-untyped-def]
+def first_slot(key, slots):  # type: ignore[no-untyped-def]
     """Return where the search for an id begins."""
     # The low 32 bits, mapped to the range by a multiplication (Lemire, 2019): works for any size.
     return ((mix(key + GOLDEN) & np.uint64(0xFFFFFFFF)) * slots) >> np.uint64(32)
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _slot(keys, rows, key):  # type: ignore[no-untyped-def]
+def slot_of(keys, rows, key):  # type: ignore[no-untyped-def]
     """Return the slot that an id has in the hash map, or the free one that it would get."""
     slots = np.uint64(keys.size)
-    slot = _first_slot(key, slots)
+    slot = first_slot(key, slots)
     # The key first: it is mostly there, and then nothing waits for the other array.
     while keys[slot] != key and rows[slot] != EMPTY:
         slot += np.uint64(1)
@@ -125,10 +125,10 @@ def find(keys, rows, ids, out):  # type: ignore[no-untyped-def]
     """
     missing = 0
     for i in range(ids.size):
-        ahead = _first_slot(ids[min(i + AHEAD, ids.size - 1)], np.uint64(keys.size))
+        ahead = first_slot(ids[min(i + AHEAD, ids.size - 1)], np.uint64(keys.size))
         ask_for(keys, np.int64(ahead), 0)
         ask_for(rows, np.int64(ahead), 0)
-        row = rows[_slot(keys, rows, ids[i])]
+        row = rows[slot_of(keys, rows, ids[i])]
         out[i] = row if row >= 0 else -1
         missing += row < 0
     return missing
@@ -147,10 +147,10 @@ def _find_in(index, all_ids, start, stop, all_out):  # type: ignore[no-untyped-d
     ids, out = all_ids[start:stop], all_out[start:stop]
     missing = 0
     for i in range(ids.size):
-        ahead = _first_slot(ids[min(i + AHEAD, ids.size - 1)], np.uint64(keys.size))
+        ahead = first_slot(ids[min(i + AHEAD, ids.size - 1)], np.uint64(keys.size))
         ask_for(keys, np.int64(ahead), 0)
         ask_for(rows, np.int64(ahead), 0)
-        row = rows[_slot(keys, rows, ids[i])]
+        row = rows[slot_of(keys, rows, ids[i])]
         out[i] = row if row >= 0 else -1
         missing += row < 0
     return missing
@@ -184,10 +184,10 @@ def find_or_add(keys, rows, ids, admitted, min_count, count, free, out, by_row):
     taken.
     """
     for i in range(ids.size):
-        ahead = _first_slot(ids[min(i + AHEAD, ids.size - 1)], np.uint64(keys.size))
+        ahead = first_slot(ids[min(i + AHEAD, ids.size - 1)], np.uint64(keys.size))
         ask_for(keys, np.int64(ahead), 0)
         ask_for(rows, np.int64(ahead), 0)
-        slot = _slot(keys, rows, ids[i])
+        slot = slot_of(keys, rows, ids[i])
         row = rows[slot]
         if row < 0 and (admitted.size == 0 or admitted[i]):
             if count == by_row.size or count == MOST_ROWS:
@@ -214,7 +214,7 @@ def take_back(keys, rows, ids, left):  # type: ignore[no-untyped-def]
     `EMPTY` may be left only if nothing took a slot after them, and they took theirs in this order.
     """
     for i in range(ids.size - 1, -1, -1):
-        rows[_slot(keys, rows, ids[i])] = left
+        rows[slot_of(keys, rows, ids[i])] = left
 
 
 @njit(cache=True, nogil=True)
@@ -222,7 +222,7 @@ def move(keys, rows, new_keys, new_rows):  # type: ignore[no-untyped-def]
     """Copy a hash map into an empty one of another size."""
     for i in range(keys.size):
         if rows[i] != EMPTY:
-            slot = _slot(new_keys, new_rows, keys[i])
+            slot = slot_of(new_keys, new_rows, keys[i])
             new_keys[slot] = keys[i]
             new_rows[slot] = rows[i]
 
@@ -231,7 +231,7 @@ def move(keys, rows, new_keys, new_rows):  # type: ignore[no-untyped-def]
 def put(keys, rows, ids, values):  # type: ignore[no-untyped-def]
     """Set the values of ids in the hash map; new ids are added."""
     for i in range(ids.size):
-        slot = _slot(keys, rows, ids[i])
+        slot = slot_of(keys, rows, ids[i])
         keys[slot] = ids[i]
         rows[slot] = values[i]
 

@@ -138,6 +138,14 @@ def move_up(rows, kept):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def copy_rows(rows, source, to):  # type: ignore[no-untyped-def]
+    """Copy rows of a matrix of bytes to other places in it."""
+    for i in range(source.size):
+        for j in range(rows.shape[1]):
+            rows[to[i], j] = rows[source[i], j]
+
+
+@njit(cache=True, nogil=True)
 def found_first(rows, ids, gradients, out_rows, out_ids, out):  # type: ignore[no-untyped-def]
     """Copy those rows (int64) that are not below 0, their ids and gradients; return how many."""
     count = 0

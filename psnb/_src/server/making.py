@@ -20,6 +20,8 @@ from psnb._src.server.tables import operations as table_ops
 from psnb._src.server.tables.admission import Always
 from psnb._src.server.tables.bags import MEMBER
 from psnb._src.server.tables.dense import DenseTable
+from psnb._src.server.tables.eviction.policy import LFU, LRU
+from psnb._src.server.tables.eviction.replacing import lower_stamps
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.server.tables.table import Table
 from psnb._src.transport.half_width import widened
@@ -89,6 +91,14 @@ def warm_up(creation: ops.CreateTable) -> None:
         if creation.accessor is not None:
             counts = np.zeros(1, np.float32)
             small.run(table_ops.RecordUse(ids, counts, counts))
+        if creation.eviction is not None:
+            evict = LFU if creation.eviction.counts else LRU
+            eviction = replace(creation.eviction, max_rows=3, evict=evict)
+            full = SparseTable(**{**arguments, "admission": Always(), "eviction": eviction})
+            for more in range(4):  # one of them leaves
+                full.lookup(ids + np.uint64(more))
+            full.run(table_ops.RemoveRows(full.index.ids(slice(1))))
+            lower_stamps(np.zeros(0, np.uint32), np.uint32(0))
 
 
 @cache

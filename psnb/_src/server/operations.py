@@ -19,10 +19,11 @@ from psnb._src.server.commit_log import Commit, CommitLog, CommitRecord, Part
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables.admission import Admission, Always
 from psnb._src.server.tables.checks import Expected
+from psnb._src.server.tables.eviction.policy import Eviction
 from psnb._src.server.tables.initializers import Initializer
 from psnb._src.server.tables.operations import Operation, RoundWeights, Segment, ShardOperation
 from psnb._src.server.tables.row_use import CtrAccessor
-from psnb._src.server.tables.saved_files import FilePart, PartKey
+from psnb._src.server.tables.saved_files import AT_ONCE, FilePart, Later, PartKey
 from psnb._src.server.tables.sharding import Owner
 from psnb._src.transport.message import Message
 from psnb._src.utils.range_set import Bounds
@@ -67,6 +68,7 @@ class CreateSparse(CreateTable, frozen=True):
     accessor: CtrAccessor | None = None
     slot_dtype: str | None = None
     storage: str = "memory"
+    eviction: Eviction | None = None
 
 
 class DropTable(ShardOperation, frozen=True):
@@ -170,11 +172,12 @@ class MeasureTables(ShardOperation, frozen=True):
 
 
 class TableTail(Message, frozen=True):
-    """The part of a table that is not by row, and its optimizer."""
+    """The part of a table that is not by row, its optimizer, and what no checkpoint has."""
 
     tail: Segment
     skipped: int
     optimizer: Optimizer | None
+    beside: Segment
 
 
 class FinishReplica(ShardOperation, frozen=True):
@@ -267,6 +270,16 @@ class PutSaved(ReadsFiles, frozen=True):
     start: int
     stop: int
     at: int | None
+    owner: Owner | None
+    later: Later = AT_ONCE
+
+
+class RemoveSaved(ReadsFiles, frozen=True):
+    """`RemoveRows` of some of the ids that had lost their rows when a part was saved."""
+
+    part: PartKey
+    start: int
+    stop: int
     owner: Owner | None
 
 
@@ -381,19 +394,21 @@ class CheckedParts(Message, frozen=True):
 
     Attributes
     ----------
-    counts : sequence of int
-        How many rows each has.
+    counts, removed : sequence of int
+        How many rows each has, and how many ids it says to have lost theirs before.
     rows : sequence of int
         See `check_saved_parts`.
-    step : int
-        The optimizer's.
+    step, minutes : int
+        The optimizer's, and how many minutes the table has counted.
     updates : numpy.ndarray or None
         The counts of updates of a variable's numbers, where they differ.
     """
 
     counts: Sequence[int]
+    removed: Sequence[int]
     rows: Sequence[int]
     step: int
+    minutes: int
     updates: np.ndarray | None
 
 

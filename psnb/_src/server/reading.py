@@ -20,11 +20,19 @@ from psnb._src.server.file_work import FileWork
 from psnb._src.server.partial_copy import PartialCopy
 from psnb._src.server.tables.checks import (
     COUNTS,
+    MINUTES,
+    REMOVED,
     SavedShard,
     check_saved,
     check_saved_parts,
 )
-from psnb._src.server.tables.operations import FinishTable, OnTables, PutSegment, Segment
+from psnb._src.server.tables.operations import (
+    FinishTable,
+    OnTables,
+    PutSegment,
+    RemoveRows,
+    Segment,
+)
 from psnb._src.server.tables.saved_files import (
     FilePart,
     PartKey,
@@ -32,6 +40,7 @@ from psnb._src.server.tables.saved_files import (
     owned,
     read_segment,
     read_waiting,
+    used_later,
 )
 from psnb._src.utils.paths import RemotePath, is_local
 from psnb._src.utils.standby import StandbyThreads
@@ -64,9 +73,12 @@ def checked_parts(asked: ops.SavedParts, parts: Sequence[SealedPart]) -> ops.Che
 def found_in(parts: Sequence[SealedPart], rows: np.ndarray) -> ops.CheckedParts:
     """Return what is in parts that were checked."""
     counts = [each.forms["values"][1][0] if "ids" in each.forms else 0 for each in parts]
+    removed = [each.forms[REMOVED][1][0] if REMOVED in each.forms else 0 for each in parts]
     last = parts[-1]
     updates = last.read(COUNTS) if COUNTS in last.forms else None
-    return ops.CheckedParts(counts, rows.tolist(), int(last.read("step")[0]), updates)
+    step = int(last.read("step")[0])
+    minutes = int(last.read(MINUTES)[0]) if MINUTES in last.forms else 0
+    return ops.CheckedParts(counts, removed, rows.tolist(), step, minutes, updates)
 
 
 _NOTHING: tuple[tuple[PartKey, int, int] | None, Segment] = None, {}
@@ -122,10 +134,15 @@ class FileChecking(FileWork):
         """
         self._ticks = 0
         match operation:
-            case ops.PutSaved(table, _, _, part, start, stop, at, owner):
+            case ops.PutSaved(table, _, _, part, start, stop, at, owner, later):
                 rows = self._rows(part, start, stop, at, kept=owner is not None)
+                rows = used_later(rows, later)
                 segment = rows if owner is None else owned(rows, "ids", owner)
                 return OnTables((table,), PutSegment(segment))
+            case ops.RemoveSaved(table, _, _, part, start, stop, owner):
+                ids = self._known(part).read(REMOVED, start, stop)
+                ids = ids if owner is None else ids[owner.takes(ids)]
+                return OnTables((table,), RemoveRows(ids))
             case ops.FinishSaved(table, _, _, parts, owner, tail):
                 waiting = read_waiting([*map(self._known, parts)], owner)
                 return OnTables((table,), FinishTable({**tail, **waiting}))

@@ -112,8 +112,13 @@ class Host:
 
     def tick(self) -> None:
         """Count a minute."""
-        for hosted in self._hosted.values():
+        for index, hosted in self._hosted.items():
             hosted.shard.tick()
+            if hosted.role is Role.PRIMARY:
+                for change in hosted.shard.minute():
+                    reply = PendingReply(_nobody)
+                    reply.answers.append(self._answer(ops.OnShard(index, change), reply, _unused))
+                    reply.ran()
         self._snapshots.tick()
         self._room.tick()
         for key, work in list(self._work.items()):
@@ -184,6 +189,15 @@ class Host:
 
     def _run(self, hosted: HostedShard, operation: ShardOperation, reply: PendingReply) -> Any:
         operation = hosted.shard.decided(operation)
+        for first in hosted.shard.before(operation):
+            self._change(hosted, first, reply)
+        result = self._change(hosted, operation, reply)
+        for then in hosted.shard.after(operation):
+            self._change(hosted, then, reply)
+        return result
+
+    def _change(self, hosted: HostedShard, operation: ShardOperation, reply: PendingReply) -> Any:
+        """Run an operation, and send it on to the replicas if it changes something."""
         try:
             result = hosted.shard.run(operation)
         except PsnbError:
@@ -386,6 +400,14 @@ class Host:
     def _make(self, index: int, creation: ops.CreateTable) -> Table:
         made = self._made.get((index, creation.name))
         return build(creation, self._disk) if made is None else made
+
+
+def _nobody(answers: object) -> None:
+    """Take answers that nobody waits for."""
+
+
+def _unused(address: str, opening: object) -> None:
+    """Connect to no other server: a change of a table does not."""
 
 
 def _refusal(hosted: HostedShard | None, term: int) -> str:

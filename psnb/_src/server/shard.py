@@ -6,7 +6,8 @@ are equal. Not thread-safe; a server's one thread is its only user, so every ope
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,11 +22,15 @@ from psnb._src.server.tables.checks import forms
 from psnb._src.server.tables.fused import reserve_push, run_on_rows
 from psnb._src.server.tables.operations import (
     COUNTING,
+    CountMinute,
+    FinishTable,
+    LookUpRows,
     OnTables,
     Push,
     PushRows,
     RowsOperation,
     ShardOperation,
+    ids_used,
 )
 from psnb._src.server.tables.table import ReservedWrite, Table, with_rates
 from psnb._src.utils.range_set import Bounds
@@ -50,6 +55,7 @@ class ParameterShard:
         self._make = make
         self._tables: dict[str, Table] = {}
         self._creations: dict[str, ops.CreateDense | ops.CreateSparse] = {}
+        self._leaving: set[str] = set()  # tables of which rows leave
         self.log = CommitLog()
         self.ended: ops.EndRound | None = None  # the end of the latest round
 
@@ -129,13 +135,55 @@ class ParameterShard:
         ]
         return msgspec.structs.replace(operation, part=part._replace(writes=writes))
 
+    def before(self, operation: ShardOperation) -> Iterator[OnTables]:
+        """Yield what must be done first, here and on all replicas: which rows are to leave next.
+
+        Only the primary calls this; a user's function may choose others on each server. It may
+        yield nothing although an operation will be refused.
+
+        Raises
+        ------
+        ConfigurationError
+            If a user's function fails.
+        """
+        if not self._leaving:
+            return
+        sizes: Counter[str] = Counter()
+        writes = operation.part.writes if isinstance(operation, _COMMITS) else [operation]
+        for write in writes:
+            if isinstance(write, OnTables):
+                for name in self._leaving.intersection(write.tables):
+                    sizes[name] += ids_used(write.on(name))
+        for name, size in sizes.items():
+            read = None
+            if isinstance(operation, OnTables) and isinstance(operation.operation, LookUpRows):
+                read = operation.on(name).ids  # type: ignore[attr-defined]
+            if (choice := self._tables[name].choice(size, read)) is not None:
+                yield OnTables((name,), choice)
+
+    def after(self, operation: ShardOperation) -> Iterator[OnTables]:
+        """Yield what must be done then, here and on all replicas; only the primary calls this."""
+        if isinstance(operation, OnTables) and isinstance(operation.operation, FinishTable):
+            (table,) = self._all(operation.tables)
+            if (surplus := table.surplus()) is not None:
+                yield OnTables(operation.tables, surplus)
+
+    def minute(self) -> Iterator[OnTables]:
+        """Yield what a minute changes, here and on all replicas; only the primary calls this."""
+        for name in self._leaving:
+            if self._tables[name].expires:
+                yield OnTables((name,), CountMinute())
+
     def changes(self, operation: ShardOperation) -> bool:
         """Return whether an operation may change the shard."""
         if not isinstance(operation, OnTables):
             return operation.changes
-        # A lookup may make rows, but a copy of the table would make the same rows.
-        return operation.operation.changes or (
-            isinstance(operation.operation, COUNTING)
+        # A lookup may make rows, but a copy of the table would make the same rows, unless others
+        # leave for them.
+        of = operation.operation
+        return of.changes or (
+            isinstance(of, COUNTING)
+            and not (isinstance(of, LookUpRows) and not of.training)
             and True in [table.counts for table in self._all(operation.tables)]
         )
 
@@ -173,7 +221,8 @@ class ParameterShard:
     def tail(self, name: str) -> ops.TableTail:
         """Return the part of a table that is not by row, and its optimizer."""
         table = self._tables[name]
-        return ops.TableTail(table.tail(), table.updater.skipped, table.updater.optimizer)
+        updater = table.updater
+        return ops.TableTail(table.tail(), updater.skipped, updater.optimizer, table.beside())
 
     def _finish(
         self,
@@ -186,11 +235,13 @@ class ParameterShard:
             self._tables[name].expected.check_tail(found, tail.tail.__getitem__)
         self._tables = {name: self._tables[name] for name in tails}
         self._creations = {name: self._creations[name] for name in tails}
+        self._leaving &= tails.keys()
         for name, tail in tails.items():
             self._tables[name].finish(tail.tail)
             updater = self._tables[name].updater
             updater.skipped = tail.skipped
             updater.follow(tail.optimizer)
+            self._tables[name].take_beside(tail.beside)
         self.log, self.ended = log, ended
         # The reservations of the primary's commits are needed here as well.
         for entry in log.prepared():
@@ -201,6 +252,7 @@ class ParameterShard:
     def _drop(self, name: str) -> None:
         if self._tables.pop(name, None) is not None:
             del self._creations[name]
+            self._leaving.discard(name)
             self.log.leave_out(name)
 
     def _create(self, creation: ops.CreateDense | ops.CreateSparse) -> None:
@@ -211,6 +263,8 @@ class ParameterShard:
             values = np.empty(0, creation.values.dtype)
             creation = msgspec.structs.replace(creation, values=values)
         self._creations[creation.name] = creation
+        if made.leaves:
+            self._leaving.add(creation.name)
 
     def _prepare(self, commit: Commit, part: Part) -> LogEntry:
         """Prepare a part of a commit, so that applying it cannot fail.

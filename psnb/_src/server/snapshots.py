@@ -26,8 +26,8 @@ import numpy as np
 
 from psnb._src.server.memory import in_small_pages, promise
 from psnb._src.server.operations import SnapshotHeader
-from psnb._src.server.tables.changed_rows import Changes, Watcher
-from psnb._src.server.tables.checks import ROW_USE
+from psnb._src.server.tables.changed_rows import NO_IDS, Changes, Watcher
+from psnb._src.server.tables.checks import REMOVED, ROW_USE
 from psnb._src.server.tables.dense import DenseTable
 from psnb._src.server.tables.growing_array import GrowingArray
 from psnb._src.server.tables.operations import Segment, row_nbytes
@@ -205,7 +205,10 @@ class Snapshot(Watcher):
 
 
 def snapshot(
-    table: Table, only: np.ndarray | None = None, room: PreallocatedPages | None = None
+    table: Table,
+    only: np.ndarray | None = None,
+    room: PreallocatedPages | None = None,
+    removed: np.ndarray = NO_IDS,
 ) -> Snapshot:
     """Return a snapshot of a table at this moment.
 
@@ -217,9 +220,11 @@ def snapshot(
         Of an embedding, the numbers of the rows that it shall have, ascending.
     room : PreallocatedPages, optional
         Where a variable is copied to.
+    removed : numpy.ndarray
+        Ids that have lost their rows, if it shall have some rows only.
     """
     taken = (
-        _RowSnapshot(table, only)
+        _RowSnapshot(table, only, removed)
         if isinstance(table, SparseTable)
         else _WholeSnapshot(table, PreallocatedPages(_NO_HELP) if room is None else room)
     )
@@ -310,8 +315,10 @@ class _RowSnapshot(Snapshot):
 
     _table: SparseTable
 
-    def __init__(self, table: SparseTable, only: np.ndarray | None) -> None:
+    def __init__(self, table: SparseTable, only: np.ndarray | None, removed: np.ndarray) -> None:
         super().__init__(table, table.extent if only is None else only.size)
+        if table.leaves:
+            self.tail[REMOVED] = removed
         self._only = only
         self.shapes = {name: (self.rows, *array.shape[1:]) for name, array in self.form.items()}
         self._apart = False  # nothing of it is in the table any more
@@ -347,10 +354,14 @@ class _RowSnapshot(Snapshot):
         if name in self._use:
             return self._use[name][start:stop]
         place, form = self._place[start:stop], self.form[name]
-        if self._apart:
-            array = np.empty((stop - start, *form.shape[1:]), form.dtype)
-        else:
+        last = stop - 1 if self._only is None or start == stop else int(self._only[stop - 1])
+        extent = 0 if self._apart else self._table.extent
+        if start == stop or last < extent:
             array = self._table.column(name, self._in_table(slice(start, stop)))
+        else:  # all of them, or some at the end, are not there any more, and were kept
+            rows = np.arange(start, stop) if self._only is None else self._only[start:stop]
+            array = np.empty((stop - start, *form.shape[1:]), form.dtype)
+            array[rows < extent] = self._table.column(name, rows[rows < extent])
         kept = np.flatnonzero(place)
         if kept.size:
             copies = self._kept[name].rows[place[kept] - 1]
@@ -422,7 +433,8 @@ class OpenSnapshots:
         changes = _ALL_OPEN if since is None else table.changed_since(since)
         if changes.nothing:
             return SnapshotHeader("", 0, 0, {}, {}, changes.mark, whole=False)
-        name, taken = f"{key}/{next(self._numbers)}", snapshot(table, changes.rows, self._room)
+        name = f"{key}/{next(self._numbers)}"
+        taken = snapshot(table, changes.rows, self._room, changes.removed)
         self._open[name] = taken, 0
         return SnapshotHeader(
             *(name, taken.rows, row_nbytes(taken.form), taken.form, taken.tail),

@@ -13,6 +13,7 @@ Not thread-safe; the server's one thread is its only user.
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 
 from psnb._src.server.operations import FinishReplica
 from psnb._src.server.shard import ParameterShard
@@ -33,11 +34,16 @@ class _Moving:
     It has a log of its own, not the table's: that would be kept for a day.
     """
 
+    _mark: str
+    _rows: np.ndarray | None
+    _removed: np.ndarray
+
     def __init__(self, table: SparseTable) -> None:
         self.table, self._log = table, ChangedRows()
         self._row_nbytes = ops.row_nbytes(table.segment(0, 0))
         self._total = self._at = self._stop = 0
         self._begin(self._log.take("", table.extent))
+        self._anew = False  # whether what was sent so far is to go
         table.watchers.append(self._log)
 
     def close(self) -> None:
@@ -45,7 +51,8 @@ class _Moving:
 
     def pending(self) -> bool:
         """Return whether `next` has something without another look at what has changed."""
-        return self._at < self._stop or not self._log.knows(self._mark)
+        left = self._anew or self._at < self._stop or self._removed.size > 0
+        return left or not self._log.knows(self._mark)
 
     def more(self, than: int) -> bool:
         """Return whether `next` has something, if need be after a look at what has changed.
@@ -58,24 +65,36 @@ class _Moving:
             return False
         changes = self._log.take(self._mark, self.table.extent)
         count = self.table.extent if changes.rows is None else changes.rows.size
-        if count * self._row_nbytes > than:
+        if count * self._row_nbytes + changes.removed.nbytes > than:
             self._begin(changes)
         return self.pending()
 
     def next(self) -> ops.TableOperation:
         if not self._log.knows(self._mark):  # rows have other numbers, or a change was not noted
             self._begin(self._log.take("", self.table.extent))
+            self._anew = True
+        if self._anew:
+            self._anew = False
             return ops.ClearTable()
+        if self._removed.size:  # first: some of them may have another row by now
+            most = ops.SEGMENT // self._removed.itemsize
+            removed, self._removed = self._removed[:most], self._removed[most:]
+            return ops.RemoveRows(removed)
         start, self._at = (
             self._at,
             min(self._at + ops.rows_in_segment(self._row_nbytes), self._stop),
         )
         self._total += self._at - start
         part = slice(start, self._at)
-        return ops.PutSegment(self.table.pick(part if self._rows is None else self._rows[part]))
+        if self._rows is None:
+            return ops.PutSegment(self.table.pick(part))
+        rows = self._rows[part]  # since they were asked for, there may be fewer
+        return ops.PutSegment(self.table.pick(rows[rows < self.table.extent]))
 
     def _begin(self, changes: Changes) -> None:
-        self._mark, self._rows, _ = changes
+        self._mark, self._rows, _, self._removed = changes
+        # Which ids have lost their rows is not known then.
+        self._anew = self._rows is None and self.table.leaves
         self._at, self._stop = 0, self.table.extent if self._rows is None else self._rows.size
 
 

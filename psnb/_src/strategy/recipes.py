@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from msgspec import Struct, structs
 
 from psnb._src.server.optimizers import OPTIMIZERS
 from psnb._src.server.tables.admission import ADMISSIONS
+from psnb._src.server.tables.eviction.policy import Eviction
 from psnb._src.server.tables.initializers import INITIALIZERS
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.strategy.strategy import ParameterServerStrategy, core_of
@@ -25,6 +27,7 @@ _KINDS: dict[str, Mapping[str, type]] = {
     "initializer": INITIALIZERS,
     "admission": ADMISSIONS,
     "accessor": {CtrAccessor.__name__: CtrAccessor},
+    "eviction": {Eviction.__name__: Eviction},
 }
 
 
@@ -38,6 +41,7 @@ class _EmbeddingRecipe(_VariableRecipe, frozen=True, forbid_unknown_fields=True)
     admission: dict[str, Any] | None
     accessor: dict[str, Any] | None
     storage: str
+    eviction: dict[str, Any] | None = None
 
 
 def described_parameter(
@@ -80,6 +84,11 @@ def described_parameter(
                     "parameters and models as before, with the same names, and restore them: "
                     "psnb.CheckpointManager(coordinator, directory).restore()"
                 ) from error
+
+    if (eviction := how.pop("eviction", None)) is not None:
+        how["max_rows"], how["evict"] = eviction.max_rows, eviction.evict
+        minutes = eviction.minutes
+        how["time_to_live"] = eviction.updates if minutes is None else timedelta(minutes=minutes)
 
     def make(strategy: ParameterServerStrategy) -> None:
         if variable:

@@ -12,6 +12,7 @@ import os
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -37,6 +38,7 @@ from psnb._src.protocol.modules import UploadedModule, read_files
 from psnb._src.protocol.notebook_only import NotebookOnly
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables.admission import Admission
+from psnb._src.server.tables.eviction.policy import Score
 from psnb._src.server.tables.initializers import Initializer
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sharding import Partitioner
@@ -384,6 +386,11 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         accessor: CtrAccessor | None = None,
         slot_dtype: DTypeLike | None = None,
         storage: str = "memory",
+        *,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
+        evict: str | Score = "lru",
+        time_to_live: timedelta | int | None = None,
     ) -> Embedding:
         """Put an embedding table on the servers, spread over all of them.
 
@@ -427,6 +434,21 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
             files in the folders of Dask's workers, which go with the servers, and the system's page
             cache has those that are in use: a table may be larger than memory. Ids are in memory,
             32 bytes each at most. Needs Linux, and servers without Dask's ``memory_limit``.
+        max_rows : int, optional
+            How many rows there may be on all servers, if ``rows`` is None: each shard has its equal
+            part, so `Embedding.statistics` never shows more. A new id then takes the row of another
+            one, of which the row is gone with its state; it begins anew when it is seen again.
+        max_bytes : int, optional
+            The same, in bytes of memory of rows, their state and their index.
+        evict : {"lru", "lfu", "score"} or callable
+            Which row leaves: the one that was used least recently, or least often (by lookups for
+            training and pushes), or that with the lowest score of the ``accessor``. A function gets
+            a `RowUsage` of many rows and returns a score for each, from its own use alone; the
+            lowest leave first.
+        time_to_live : datetime.timedelta or int, optional
+            After how long without a use a row leaves anyway: a time, which is counted in minutes
+            in which the table is on servers, or a number of updates of its shard. Rows leave once
+            a minute.
 
         Returns
         -------
@@ -447,6 +469,9 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
             arguments.check_optimizer(optimizer, computed(kind), name)
             arguments.check_by_element(optimizer, f"embedding {name!r}")
             arguments.check_accessor(accessor, name, rows)
+            eviction = arguments.as_eviction(
+                *(name, rows, max_rows, max_bytes, evict, time_to_live, accessor, optimizer)
+            )
             spec = EmbeddingSpec(
                 name,
                 int(dim),
@@ -460,8 +485,9 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
                 arguments.as_initializer(initializer, name),
                 slot_kind,
                 storage=arguments.as_storage(storage, name),
+                eviction=eviction,
             )
-            return self._core.tables.embedding(spec)
+            return self._core.tables.embedding(spec, max_bytes)
 
     @uninterrupted  # except while it waits; it is known then what is lost
     def recover(

@@ -184,8 +184,18 @@ class TableFactory:
             self._bytes[index] += nbytes
         return self._servers.shards[index]
 
-    def embedding(self, spec: EmbeddingSpec) -> Embedding:
+    def embedding(self, spec: EmbeddingSpec, max_bytes: int | None = None) -> Embedding:
         """Make an embedding, spread over all shards."""
+        shards = self._servers.shards
+        if max_bytes is not None and spec.eviction is not None:
+            rows = max_bytes // SparseShards(spec, shards, None).memory_of_row
+            spec = replace(spec, eviction=replace(spec.eviction, max_rows=rows))
+        most = None if spec.eviction is None else spec.eviction.max_rows
+        if most is not None and most < len(shards):
+            raise ConfigurationError(
+                f"embedding {spec.name!r} may have {most} rows, and is in {len(shards)} shards: "
+                "each must have one row at least; give a larger max_rows= or max_bytes="
+            )
         spec = replace(spec, half=self._half and computed(spec.dtype) == np.float32)
         made = Embedding(SparseShards(spec, self._servers.shards, self._server_client))
         self._make(made)
@@ -319,6 +329,7 @@ def _creations(
                     accessor=spec.accessor,
                     slot_dtype=spec.slot_dtype.name if spec.slot_dtype else None,
                     storage=spec.storage,
+                    eviction=spec.eviction and spec.eviction.of_one(len(shards.shard_ids)),
                 ),
             )
             for shard in shards.shard_ids

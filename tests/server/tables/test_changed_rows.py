@@ -51,7 +51,7 @@ def test_rows_are_returned_once_ascending(changed: ChangedRows) -> None:
     found = changed.take(mark, COUNT)
     assert rows(found) == [3, 7, 64]
     assert not found.nothing
-    assert changed.take(found.mark, COUNT)[1:] == (pytest.approx([]), True)
+    assert changed.take(found.mark, COUNT)[1:3] == (pytest.approx([]), True)
 
 
 def test_who_could_not_use_an_answer_asks_again_and_misses_nothing(changed: ChangedRows) -> None:
@@ -100,7 +100,49 @@ def test_all_rows_are_returned_if_most_have_changed_or_changes_are_unknown(
 def test_a_change_beside_the_rows_is_not_nothing(changed: ChangedRows) -> None:
     mark = changed.take("", COUNT).mark
     change(changed)
-    assert changed.take(mark, COUNT)[1:] == (pytest.approx([]), False)
+    assert changed.take(mark, COUNT)[1:3] == (pytest.approx([]), False)
+
+
+def remove(changed: ChangedRows, *ids: int) -> None:
+    changed.removing(np.array(ids, np.uint64))
+
+
+def test_removed_ids_are_returned_since_a_mark(changed: ChangedRows) -> None:
+    first = changed.take("", COUNT).mark
+    remove(changed, 2**64 - 1, 7)
+    change(changed, 3)
+    second = changed.take(first, COUNT).mark
+    remove(changed, 8)
+    found = [changed.take(mark, COUNT) for mark in (first, second)]
+    assert [each.removed.tolist() for each in found] == [[2**64 - 1, 7, 8], [8]]
+    assert [rows(each) for each in found] == [[3], []]
+    assert not found[1].nothing
+    assert changed.take(found[1].mark, COUNT).nothing
+
+
+def test_more_removed_ids_than_rows_are_not_kept(
+    changed: ChangedRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changed_rows, "_FEW", 8)
+    marks = [changed.take("", 10).mark]
+    for start in range(0, 18, 6):
+        remove(changed, *range(start, start + 6))
+        marks.append(changed.take("", 10).mark)
+    assert [rows(changed.take(mark, 10)) for mark in marks] == [None, None, [], []]
+    remove(changed, *range(11))
+    remove(changed, 30)
+    assert rows(changed.take(marks[-1], 10)) is None
+    mark = changed.take("", 10).mark
+    remove(changed, 31)
+    assert changed.take(mark, 10).removed.tolist() == [31]
+
+
+def test_rows_that_are_fewer_are_not_among_the_changed(changed: ChangedRows) -> None:
+    mark = changed.take("", 10).mark
+    change(changed, 3, 9)
+    assert rows(changed.take(mark, 5)) == [3]
+    assert changed.take(mark, 0).rows is not None
+    assert rows(changed.take(mark, 6)) is None  # all are new
 
 
 def test_when_periods_are_used_up_all_has_changed(

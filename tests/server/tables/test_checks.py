@@ -275,8 +275,8 @@ def test_a_copy_that_is_sent_a_bad_tail_keeps_what_it_had() -> None:
     shard = ParameterShard("copy")
     for name in ("v", "w"):
         shard.run(CreateDense(name, THREE, Adagrad(0.1)))
-    good = TableTail({"step": np.array([5])}, 0, Adagrad(0.1))
-    bad = TableTail({"step": np.array([-5])}, 0, Adagrad(0.1))
+    good = TableTail({"step": np.array([5])}, 0, Adagrad(0.1), {})
+    bad = TableTail({"step": np.array([-5])}, 0, Adagrad(0.1), {})
     with pytest.raises(ConfigurationError):
         shard.run(FinishReplica({"v": good, "w": bad}, shard.log, None))
     assert shard.table("v").state()["step"] == 0

@@ -43,6 +43,10 @@ class Watcher(ABC):
         """Take note that the use of all rows is about to change, and nothing else."""
         self.changing(None)
 
+    def removing(self, ids: np.ndarray) -> None:
+        """Take note that ids are about to lose their rows, which are about to change, too."""
+        self.changing(_NONE)
+
     def renumbering(self) -> None:
         """Take note that rows are about to be removed or renumbered."""
         self.lapse()
@@ -57,7 +61,10 @@ TICKS = 24 * 60
 
 _PERIOD, _BITS = np.dtype(np.uint16), np.dtype(np.uint8)
 _LAST = int(np.iinfo(_PERIOD).max)
-_NONE = np.empty(0, np.int64)
+_NONE, NO_IDS = np.empty(0, np.int64), np.empty(0, np.uint64)
+
+_FEW = 1 << 14
+"""Removed ids that are known of a table of any size; of one with more rows, as many as these."""
 
 
 class Changes(NamedTuple):
@@ -71,15 +78,24 @@ class Changes(NamedTuple):
         The numbers of the rows, ascending; None if all have changed, or most, or it is not known.
     nothing : bool
         Whether what is not by row is as it was, too.
+    removed : numpy.ndarray
+        Ids that have lost their rows, if ``rows`` are known, before these are as they are now: an
+        id may have got another one. They may repeat.
     """
 
     mark: str
     rows: np.ndarray | None
     nothing: bool
+    removed: np.ndarray = NO_IDS
 
 
 class ChangedRows(Watcher):
     """Knows when the rows of a table changed."""
+
+    _lost: int
+    _periods: GrowingArray
+    _bits: np.ndarray
+    _gone: GrowingArray
 
     def __init__(self) -> None:
         self._ticks = 0
@@ -92,6 +108,19 @@ class ChangedRows(Watcher):
             self._all = self._period
         else:  # rows that were added in this period need no bit
             kernels.set_bits(self._bits, read_only(rows))
+
+    def removing(self, ids: np.ndarray) -> None:
+        """Note ids whose rows go, unless there are so many that all rows may as well be asked."""
+        self._anything = self._period
+        if self._lost == self._period:
+            return
+        known = len(self._gone.rows)
+        if known + ids.size > max(_FEW, len(self._periods.rows)):
+            self._lost = self._period
+            self._gone = GrowingArray(1, NO_IDS.dtype)
+            return
+        self._gone.grow(known + ids.size)
+        self._gone.rows[known:, 0] = ids
 
     def lapse(self) -> None:
         """Forget all: something was not noted, or no row can be told from another."""
@@ -114,20 +143,24 @@ class ChangedRows(Watcher):
         self._ticks = 0
         self._end_period(rows)
         mark = f"{self._key}-{self._period}"
-        found, nothing = None, False
+        found, nothing, removed = None, False, NO_IDS
         if self.knows(since):
             period = int(since.rpartition("-")[2])
             nothing = self._anything <= period
             found = _NONE if nothing else self._since(period)
+            if found is not None and not nothing:
+                gone = [ids for at, ids in self._earlier.items() if at > period]
+                removed = np.concatenate([NO_IDS, *gone])
         if self._period == _LAST:
             self._begin()
         else:
             self._period += 1
-        return Changes(mark, found, nothing)
+        return Changes(mark, found, nothing, removed)
 
     def nbytes(self) -> int:
         """Return the bytes that it takes."""
-        return self._periods.rows.nbytes + self._bits.nbytes
+        gone = sum(ids.nbytes for ids in self._earlier.values())
+        return self._periods.rows.nbytes + self._bits.nbytes + self._gone.rows.nbytes + gone
 
     def tick(self) -> bool:
         """Count a minute; return whether there was a question lately."""
@@ -138,6 +171,9 @@ class ChangedRows(Watcher):
         self._key = uuid.uuid4().hex
         self._period = 1
         self._all = self._anything = 0  # the last periods in which all and anything changed
+        self._lost = 0  # the last period of which removed ids are not known
+        self._gone = GrowingArray(1, NO_IDS.dtype)  # in this period
+        self._earlier: dict[int, np.ndarray] = {}  # by period, those before
         self._periods, self._bits = GrowingArray(1, _PERIOD), np.zeros(0, _BITS)
 
     def _end_period(self, rows: int) -> None:
@@ -149,10 +185,24 @@ class ChangedRows(Watcher):
             self._anything = self._period
             self._periods.grow(rows)
             self._periods.rows[known.size :] = self._period
+        else:
+            self._periods.grow(rows)  # or fewer
+        self._keep_gone(rows)
         self._bits = np.zeros(-(-rows // 8), _BITS)
 
+    def _keep_gone(self, rows: int) -> None:
+        """Keep what was removed in the period, and forget the oldest if it is too much."""
+        if len(self._gone.rows):
+            self._earlier[self._period] = self._gone.rows[:, 0].copy()
+            self._gone.clear()
+        count = sum(ids.size for ids in self._earlier.values())
+        while count > max(_FEW, rows):
+            oldest = min(self._earlier)
+            self._lost = max(self._lost, oldest)
+            count -= self._earlier.pop(oldest).size
+
     def _since(self, period: int) -> np.ndarray | None:
-        if self._all > period:
+        if max(self._all, self._lost) > period:
             return None
         changed = self._periods.rows[:, 0] > period
         most = 2 * np.count_nonzero(changed) > changed.size

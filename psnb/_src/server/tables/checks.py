@@ -110,6 +110,17 @@ _MOST_STEPS = 2**62
 ROW_USE = ("show", "click", "unseen_days")
 """The arrays that tell how rows were used."""
 
+RECENCY: dict[str, np.dtype] = {
+    "last_update": np.dtype(np.int64),
+    "uses": np.dtype(np.uint32),
+    "last_minute": np.dtype(np.int64),
+}
+"""The arrays that tell when rows were used, of tables of which rows leave, as they are saved."""
+
+MINUTES, REMOVED = "minutes", "removed"
+"""Of such a table, in a tail: how many minutes it has counted, and the ids that have lost their
+rows since what was saved before."""
+
 COUNTS = "updates"
 """The counts of updates of a variable's numbers, in a tail, where they differ."""
 
@@ -246,6 +257,8 @@ class ExpectedRows(Expected):
         Of the slots, unless it is the one in which rows are computed with.
     row_wise : frozenset of str
         The slots that have one number a row.
+    recency : tuple of str
+        The arrays that tell when rows were used. What is saved may lack them, or have others.
     """
 
     fixed: tuple[int, int, int] | None
@@ -253,8 +266,9 @@ class ExpectedRows(Expected):
     waits: bool
     slot_dtype: np.dtype | None = None
     row_wise: frozenset[str] = frozenset()
+    recency: tuple[str, ...] = ()
 
-    optional = frozenset()
+    optional = frozenset({*RECENCY, MINUTES, REMOVED})
 
     @property
     def arrays(self) -> frozenset[str]:
@@ -274,6 +288,7 @@ class ExpectedRows(Expected):
     def row_nbytes(self) -> int:
         """The bytes of a row, with its state and id."""
         use = len(ROW_USE) * _USE.itemsize if self.uses else 0
+        use += len(self.recency) * _COUNT.itemsize
         forms_ = [self.form_of(name) for name in self.numbers]
         return ID.itemsize + use + sum(dtype.itemsize * math.prod(of) for dtype, of in forms_)
 
@@ -284,6 +299,9 @@ class ExpectedRows(Expected):
         self.check_numbers(found, count)
         for name in ROW_USE if self.uses else ():
             check_form(self._what(name), found[name], _USE, (count,))
+        for name, dtype in RECENCY.items():
+            if name in found:
+                check_form(self._what(name), found[name], dtype, (count,))
         return count
 
     def check_rows(self, found: Mapping[str, Form], read: Read) -> None:
@@ -314,6 +332,10 @@ class ExpectedRows(Expected):
             count = check_flat(self._what("waiting.ids"), found["waiting.ids"], ID)
             what, counts = self._what("waiting.frequencies"), found["waiting.frequencies"]
             check_form(what, counts, _COUNT, (count,))
+        if REMOVED in found:
+            check_flat(self._what(REMOVED), found[REMOVED], ID)
+        if MINUTES in found:
+            check_form(self._what(MINUTES), found[MINUTES], POSITION, (1,))
 
     def check_tail(self, found: Mapping[str, Form], read: Read) -> None:
         super().check_tail(found, read)
@@ -321,6 +343,8 @@ class ExpectedRows(Expected):
             what, counts = self._what("waiting.frequencies"), read("waiting.frequencies")
             check_within(what, counts, 1, MOST_COUNT)
             check_distinct(self._what("waiting.ids"), read("waiting.ids"))
+        if MINUTES in found:
+            check_within(self._what(MINUTES), read(MINUTES), 0, _MOST_STEPS)
 
 
 class ReadRows(Protocol):
@@ -384,6 +408,8 @@ def _check_saved_rows(expected: ExpectedRows, saved: SavedShard, passes: int | N
     count = expected.check_row_forms(saved.forms)
     expected.check_tail_forms(saved.forms)
     growing = expected.fixed is None
+    if not growing and (found := sorted(saved.forms.keys() & expected.optional)):
+        raise InvalidArrayError(f"{expected.name!r} has fixed rows, and {found}, which none has")
     if expected.fixed is not None and not saved.part:
         rows = len(range(saved.number, expected.fixed[0], saved.shards))
         if count != rows:
@@ -402,6 +428,11 @@ def _check_saved_rows(expected: ExpectedRows, saved: SavedShard, passes: int | N
     if expected.waits:
         waiting = saved.read("waiting.ids")
         _check_own(f"waiting.{what}", waiting, saved, growing=growing)
+    if REMOVED in saved.forms:
+        for ids in _pieces(saved, REMOVED):
+            if not saved.part:
+                raise InvalidArrayError(f"{REMOVED} {what}: nothing was saved before")
+            _check_own(f"{REMOVED} {what}", ids, saved, growing=growing)
 
 
 def _check_own(what: str, ids: np.ndarray, saved: SavedShard, *, growing: bool) -> None:
@@ -444,15 +475,26 @@ def check_saved_parts(
         for ids in _pieces(last, "ids"):
             counts += _by_owner(ids, owners)
         return counts
-    sources = [(each, "ids") for each in parts]
+    removes = REMOVED in last.forms
+    of_part = (REMOVED, "ids") if removes else ("ids",)
+    sources = [(each, name) for each in parts for name in of_part]
     waits = [(last, "waiting.ids")] if expected.waits else []
     for found in _in_ranges([*sources, *waits], passes):
-        rows = each_once(np.concatenate(found[: len(parts)]))
+        rows = _left(found[: len(sources)]) if removes else np.concatenate(found[: len(sources)])
+        rows = each_once(rows)
         counts += _by_owner(rows, owners)
-        for waiting in found[len(parts) :]:
+        for waiting in found[len(sources) :]:
             both = np.concatenate([rows, waiting])
             check_distinct(f"ids and waiting.ids of {expected.name!r}", both)
     return counts
+
+
+def _left(found: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the ids that have a row: of each part come those that it removes, then its own."""
+    rows = found[1]
+    for removed, ids in zip(found[2::2], found[3::2], strict=True):
+        rows = np.concatenate([rows[~np.isin(rows, removed)], ids])
+    return rows
 
 
 def _by_owner(ids: np.ndarray, owners: int) -> np.ndarray:

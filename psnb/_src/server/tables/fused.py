@@ -89,9 +89,11 @@ def look_up(tables: Sequence[Table], of: ops.LookUpRows) -> np.ndarray | Float16
     values that this would begin with.
     """
     found = _Found(tables, of)
-    requests: Mapping[int, RowRequest] = {}
+    requests: dict[int, RowRequest] = {}
     if of.training:
-        requests = {at: found.tables[at].requested(of.ids[found.of(at)]) for at in found.others}
+        for at in found.others:
+            ids, rows = of.ids[found.of(at)], found.rows[found.of(at)]
+            requests[at] = found.tables[at].requested(ids, found=rows)
     first = found.tables[0]
     shape = of.ids.size, first.dim
     if of.bags is None:
@@ -109,7 +111,7 @@ def look_up(tables: Sequence[Table], of: ops.LookUpRows) -> np.ndarray | Float16
     kernels.take_rows(found.places, found.offsets, found.rows, half_width.codes(rows))
     for at in found.others:
         table, part = found.tables[at], found.of(at)
-        if not of.training and not table.counts:
+        if not of.training and not table.expected.waits:
             new = np.flatnonzero(found.rows[part] < 0)
             some, values = table.first_rows(of.ids[part][new])
             rows[part][new[some]] = values
@@ -166,9 +168,11 @@ class ReservedPush:
     ) -> None:
         self._tables, self._push, self._requests = tables, push, dict(requests)
         self._where = where
-        # Rows that are there now may be gone by then; their tables keep the room for them.
+        # Rows that are there now may be gone by then; their tables keep the room for them. (The
+        # requests do so themselves.)
         self._numberings = [table.index.numbering for table in tables]
-        self._promise = Promise(tables, 0, push.ids.size)
+        others = [table for at, table in enumerate(tables) if at not in self._requests]
+        self._promise = Promise(others, 0, push.ids.size)
 
     def __call__(self) -> None:
         """Make the push. Takes no memory."""
@@ -179,7 +183,7 @@ class ReservedPush:
                 of = slice(offsets[at], offsets[at + 1])
                 self._requests[at] = RowRequest(ids[of], rows[of])
         for at, request in self._requests.items():
-            rows[offsets[at] : offsets[at + 1]] = tables[at].give(request)
+            rows[offsets[at] : offsets[at + 1]] = tables[at].give(request, pushed=True)
         self._promise.release()
         for at, table in enumerate(tables):
             if table.watchers:

@@ -285,6 +285,22 @@ class ReadUse(TableOperation, frozen=True):
     ids: np.ndarray
 
 
+class ChooseLeaving(TableChange, frozen=True):
+    """Has the rows of ids leave next, in their order, in place of those chosen before."""
+
+    ids: np.ndarray
+
+
+class CountMinute(TableChange, frozen=True):
+    """`SparseTable.count_minute`."""
+
+
+class RemoveRows(TableChange, frozen=True):
+    """Removes the rows of ids, if they have some."""
+
+    ids: np.ndarray
+
+
 class ShrinkTable(TableChange, frozen=True):
     """`SparseTable.shrink`."""
 
@@ -416,6 +432,16 @@ class Preview(TableOperation, frozen=True):
 
 COUNTING = (LookUpRows, FetchRows, Preview)
 """Reads that count as occurrences of their ids."""
+
+
+def ids_used(of: TableOperation) -> int:
+    """Return of how many ids an operation uses the rows, or makes them, at most."""
+    if isinstance(of, Preview):
+        return sum(ids_used(each) for each in (*of.writes, of.read))
+    if isinstance(of, LookUpRows):
+        return of.ids.size if of.training else 0
+    used = isinstance(of, FetchRows | PushRows | MergeRows | PutRows)
+    return of.ids.size if used else 0  # type: ignore[attr-defined]
 
 
 class ReadState(TableOperation, frozen=True):

@@ -21,6 +21,8 @@ from psnb._src.server.kernels import read_only
 from psnb._src.server.memory import Promise, addresses, promise, scratch
 from psnb._src.server.tables.admission import Admission, Always
 from psnb._src.server.tables.checks import check_ids
+from psnb._src.server.tables.eviction import replacing
+from psnb._src.server.tables.eviction.leaving import Leaving
 from psnb._src.server.tables.growing_array import GrowingArray
 from psnb.errors import IdOutOfRangeError, InternalError
 
@@ -60,7 +62,9 @@ class RowRequest:
         Keeps the room for new rows.
     """
 
-    __slots__ = ("admitted", "ids", "min_count", "numbering", "promise", "repeats", "rows")
+    __slots__ = (
+        *("admitted", "ids", "looked", "min_count", "numbering", "promise", "repeats", "rows"),
+    )
 
     def __init__(
         self,
@@ -75,6 +79,7 @@ class RowRequest:
         self.ids, self.rows, self.admitted, self.min_count = ids, rows, admitted, min_count
         self.repeats, self.numbering = repeats, numbering
         self.promise: Promise | None = None
+        self.looked: tuple[object, int, int] | None = None  # when ``rows`` were as they are
 
     @property
     def most_new(self) -> int:
@@ -152,7 +157,8 @@ class GrowingRowIndex:
     def __init__(self, admission: Admission | None = None, seed: int = 0) -> None:
         self._admission, self._seed = admission or Always(), seed
         self.count = 0
-        self.numbering = _numbering()  # as long as an id keeps its row
+        self.numbering = _numbering()  # as long as no id gets another row for its own
+        self._replaced = 0  # how often ids have lost their rows to others
         self._ids = GrowingArray(1, np.dtype(np.uint64))  # by row: the inverse of the hash map
         self.place = np.zeros(hashing.INDEX_PLACE, np.int64)
         self._take(*_slots(_FIRST_SLOTS))
@@ -191,17 +197,23 @@ class GrowingRowIndex:
         admitted = _ALL_MAY if any_may else self._admission.may_enter(ids, self._seed)
         return RowRequest(ids, scratch(ids.size, np.int64), admitted, needed, repeats)
 
-    def look(self, request: RowRequest) -> int:
-        """Return how many rows a request makes at most, as things are now."""
-        missing: int = hashing.find(self._keys, self._rows, read_only(request.ids), request.rows)
+    def look(self, request: RowRequest, missing: int = -1) -> int:
+        """Return how many rows a request makes at most, as things are now.
+
+        If the rows of its ids are in it, ``missing`` is how many have none.
+        """
+        if missing < 0:
+            found = hashing.find(self._keys, self._rows, read_only(request.ids), request.rows)
+            missing = int(found)
+        request.looked = self._looked()
         if not missing:
             request.numbering = self.numbering
         elif request.admitted.size:
             missing = int(np.count_nonzero(request.admitted & (request.rows < 0)))
         return missing
 
-    def reserve(self, more: int) -> None:
-        """Get room for ``more`` additional ids.
+    def reserve(self, more: int, waiting: int = 0) -> None:
+        """Get room for ``more`` additional ids with a row, and for some that wait.
 
         Raises
         ------
@@ -210,6 +222,7 @@ class GrowingRowIndex:
         """
         before = self._ids.room
         self._ids.reserve(self.count + more)
+        more += waiting
         if more <= self._free:
             return
         used = self._limit() - self._free
@@ -248,6 +261,60 @@ class GrowingRowIndex:
             return rows
         position, out = request.repeats
         return rows.take(position, out=out, mode="clip")
+
+    def _looked(self) -> tuple[object, int, int]:
+        """Return what differs when ids have other rows, have lost theirs, or have one now."""
+        return self.numbering, self._replaced, self.count
+
+    def holds(self, request: RowRequest) -> bool:
+        """Return whether all ids of a request have the rows that are in it."""
+        looked = request.looked
+        return (
+            request.numbering is not None
+            and looked is not None
+            and looked[:2] == self._looked()[:2]
+        )
+
+    def choose(self, request: RowRequest, leaving: Leaving) -> int:
+        """Choose the rows that ids will get, of which some take those of others.
+
+        They are in the request; see `replacing.choose_rows`. Returns how many rows there are then.
+        """
+        ids = read_only(request.ids)
+        done, leaving.head, count, taken = replacing.choose_rows(
+            *(self._keys, self._rows, ids, request.admitted, request.min_count, leaving.stamps),
+            *(leaving.queue, leaving.head, self.count, leaving.bound),
+            *(request.min_count == 1 and request.looked == self._looked(), request.rows),
+        )
+        leaving.flagged -= taken
+        if done < ids.size:
+            raise InternalError(f"there were rows for {done} of {ids.size} ids only")
+        return int(count)
+
+    def give_chosen(self, request: RowRequest, count: int, *, replaces: bool) -> None:
+        """Give ids the rows that were chosen, of which some may be others'. Takes no memory."""
+        self._ids.grow(count)
+        self._free -= replacing.take_rows_of(
+            *(self._keys, self._rows, read_only(request.ids), request.admitted, request.min_count),
+            *(self.count, self._ids.rows[:, 0], request.rows),
+        )
+        self.count = count
+        self._replaced += replaces
+
+    def remove(self, gone: np.ndarray, holes: np.ndarray, movers: np.ndarray) -> None:
+        """Forget the ids of rows; those of ``movers`` are in the ``holes`` then."""
+        ids = self._ids.rows[:, 0]
+        replacing.delete_rows(self._keys, self._rows, ids, gone, holes, movers)
+        self._free += gone.size
+        self.count -= gone.size
+        self._ids.grow(self.count)
+        self.numbering = _numbering()
+
+    def flag(self, leaving: Leaving) -> None:
+        """Flag the rows of the ids that are to leave next."""
+        leaving.flagged = replacing.set_flags(
+            self._keys, self._rows, read_only(leaving.queue), leaving.stamps
+        )
 
     def take_back(self, count: int) -> None:
         """Take back the rows from ``count`` on, the last that were given."""

@@ -18,6 +18,8 @@ from psnb._src.server.memory import Promise, Reservable, scratch
 from psnb._src.server.optimizer import Optimizer, Workspace
 from psnb._src.server.tables.admission import Admission, Always
 from psnb._src.server.tables.checks import ROW_USE, ExpectedRows, check_array, check_ids
+from psnb._src.server.tables.eviction.leaving import Leaving
+from psnb._src.server.tables.eviction.policy import Eviction
 from psnb._src.server.tables.growing_array import GrowingArray
 from psnb._src.server.tables.initializers import Initializer
 from psnb._src.server.tables.moved_rows import MovedRows
@@ -66,6 +68,8 @@ class RowTable(Table, Reservable):
         Where these are.
     slot_dtype : str, optional
         How the optimizer's state is stored; by default as it is computed with.
+    eviction : Eviction, optional
+        When rows leave, if ``rows`` is None; by default they stay.
 
     Attributes
     ----------
@@ -76,7 +80,8 @@ class RowTable(Table, Reservable):
     index : RowIndex
         From ids to rows.
     selects : bool
-        Whether some ids may have no row, though they were looked up or pushed.
+        Whether there is more to do for ids that all have a row, or some may have none, though they
+        were looked up or pushed.
     moved : MovedRows
         How far rows have moved.
     disk : DiskSpace or None
@@ -106,6 +111,7 @@ class RowTable(Table, Reservable):
         storage: str = "memory",
         disk: DiskSpace | None = None,
         slot_dtype: str | None = None,
+        eviction: Eviction | None = None,
     ) -> None:
         super().__init__()
         self.disk = (disk or DiskSpace()) if storage == "disk" else None
@@ -122,20 +128,24 @@ class RowTable(Table, Reservable):
         make = partial(Workspace.of_rows, dim, self.computed)
         gaps = not isinstance(admission, Always)
         self.updater = Updater(name, optimizer, make, gaps=gaps, seed=seed)
+        self._leaving = None if eviction is None else Leaving(eviction)
+        recency = self._leaving.names if self._leaving else ()
+        self.leaves, self.expires = eviction is not None, bool(eviction and eviction.expires)
         self.expected = ExpectedRows(
             *(name, self.dtype, self.updater.slots, (dim,), self._fixed),
             uses=accessor is not None,
             waits=admission.min_count > 1,
             slot_dtype=slot_kind,
             row_wise=optimizer.row_wise if optimizer else frozenset(),
+            recency=recency,
         )
         # Where rows of half width begin, before they are rounded.
         half = self.dtype != self.computed
         self._first = scratch((max(1, _BLOCK // dim) if half else 0, dim), self.computed)
-        self._names = ("ids", *self.expected.numbers, *(ROW_USE if accessor else ()))
+        self._names = ("ids", *self.expected.numbers, *(ROW_USE if accessor else ()), *recency)
         self.kind = self.dtype, slot_kind, dim
-        self.counts = admission.min_count > 1
-        self.selects = gaps
+        self.counts = admission.min_count > 1 or self.leaves
+        self.selects = gaps or self.leaves
         self._place = np.zeros(kernels.PLACE, np.int64)
         self.at = kernels.address(self._place)
         self.moved = MovedRows()
@@ -208,6 +218,8 @@ class RowTable(Table, Reservable):
             else FixedRowIndex(*self._fixed)
         )
         self._use = RowUse(self._accessor, self.disk) if self._accessor else None
+        if self._leaving is not None:
+            self._leaving.clear()
         self._values, self._slots = values, slots
         self.replace_index(index)
         # An optimizer with more slots than that has no loop that looks for them here.
@@ -224,20 +236,33 @@ class RowTable(Table, Reservable):
 
     def row_arrays(self) -> list[GrowingArray]:
         """Return all arrays that have a row for each id."""
-        return [self._values, *self._slots.values(), *([] if self._use is None else [self._use])]
+        use: list[GrowingArray] = [] if self._use is None else [self._use]
+        recency = [] if self._leaving is None else self._leaving.arrays
+        return [self._values, *self._slots.values(), *use, *recency]
 
     def requested(
-        self, ids: np.ndarray, counting: bool = True, repeated: bool = True, inserted: bool = False
+        self,
+        ids: np.ndarray,
+        counting: bool = True,
+        repeated: bool = True,
+        inserted: bool = False,
+        found: np.ndarray | None = None,
     ) -> RowRequest:
-        """Get and keep the memory for the rows of ids; see `GrowingRowIndex.prepare`."""
+        """Get and keep the memory for the rows of ids; see `GrowingRowIndex.prepare`.
+
+        ``found`` are the rows that they have now, if they are looked up at once.
+        """
         request = self.index.prepare(ids, counting, repeated, inserted)
+        return self._with_room(request)
+
+    def _with_room(self, request: RowRequest) -> RowRequest:
         new = most = request.most_new
         if most:  # none, if the rows are fixed
             spare = min(self._room - self.index.count, self.index.spare) - self.held
             if most > spare:
                 new = self._growing().look(request)  # mostly, all of them are there
             if new > spare:
-                self._reserve(self.held + new)
+                self.reserve_rows(self.held + new)
         request.promise = Promise([self], new, most - new)
         return request
 
@@ -247,8 +272,11 @@ class RowTable(Table, Reservable):
         self._gone = self._gone and self.promises > 0
         return self.promised + (self.present if self._gone else 0)
 
-    def _reserve(self, more: int) -> None:
-        """Get memory for more rows; small arrays may keep some if there is none for the rest."""
+    def reserve_rows(self, more: int, waiting: int = 0) -> None:
+        """Get memory for more rows, and for ids that wait.
+
+        Small arrays may keep some if there is none for the rest.
+        """
         rows = self._growing()
         if rows.count + more > MOST_ROWS:
             raise ServerMemoryError(
@@ -261,7 +289,7 @@ class RowTable(Table, Reservable):
         try:
             for array, _ in before:
                 array.reserve(rows.count + more)
-            rows.reserve(more)
+            rows.reserve(more, waiting)
         except MemoryError:  # what this push may not have, the next may need
             for array, room in before:
                 array.give_back(room)
@@ -285,10 +313,10 @@ class RowTable(Table, Reservable):
         self.index = index
         self._place[0] = kernels.address(index.place)
 
-    def give(self, request: RowRequest, *, begun: bool = True) -> np.ndarray:
+    def give(self, request: RowRequest, *, begun: bool = True, pushed: bool = False) -> np.ndarray:
         """Return the rows of ids, and make new ones. Takes no memory.
 
-        Not ``begun``, what is in new ones is written next.
+        Not ``begun``, what is in new ones is written next. ``pushed`` says that gradients are.
         """
         before = self.index.count
         found = self.index.give(request)

@@ -16,7 +16,7 @@ from typing import Annotated, Protocol
 import numpy as np
 from msgspec import Meta
 
-from psnb._src.server.tables.checks import COUNTS, Form, forms
+from psnb._src.server.tables.checks import COUNTS, MINUTES, REMOVED, Form, forms
 from psnb._src.server.tables.operations import Segment
 from psnb._src.server.tables.sharding import Owner
 from psnb._src.transport.message import Message
@@ -185,11 +185,26 @@ def read_segment(saved: SavedArrays, start: int, stop: int, at: int | None) -> S
     at : int or None
         Of a variable, where the first of them goes.
     """
-    names = [name for name in saved.forms if _by_row(name)]
+    names = [name for name in saved.forms if by_row(name)]
     if at is not None:
         numbers = {name: saved.read(name, start, stop, flat=True) for name in names}
         return {**numbers, "start": np.array([at])}
     return {name: saved.read(name, start, stop) for name in names}
+
+
+Later = tuple[int, int]
+"""How many updates and minutes a shard has counted less than the one that has counted most."""
+
+AT_ONCE: Later = (0, 0)
+
+
+def used_later(rows: Segment, later: Later) -> Segment:
+    """Return rows of a shard as those of one that counts from another update and minute on.
+
+    So rows of several shards have the ages that they had there.
+    """
+    moved = zip(("last_update", "last_minute"), later, strict=True)
+    return {**rows, **{name: rows[name] + by for name, by in moved if by and name in rows}}
 
 
 def owned(rows: Segment, ids: str, owner: Owner) -> Segment:
@@ -207,5 +222,6 @@ def read_waiting(last: Sequence[SavedArrays], owner: Owner | None) -> Segment:
     return {name: np.concatenate([each[name] for each in parts]) for name in names}
 
 
-def _by_row(name: str) -> bool:
-    return name not in ("step", COUNTS) and not name.startswith("waiting.")
+def by_row(name: str) -> bool:
+    """Return whether an array of a state has an element, or row, for each row."""
+    return name not in ("step", COUNTS, MINUTES, REMOVED) and not name.startswith("waiting.")

@@ -15,18 +15,17 @@ from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.changed_rows import Watcher
 from psnb._src.server.tables.checks import ROW_USE, check_array, check_ids, forms
 from psnb._src.server.tables.fused import look_up, push_in_round, reserve_push
+from psnb._src.server.tables.leaving_rows import LeavingRows
 from psnb._src.server.tables.looking import look, read_rows
 from psnb._src.server.tables.row_index import RowRequest
-from psnb._src.server.tables.row_table import RowTable
 from psnb._src.server.tables.row_use import RowUse
 from psnb._src.server.tables.sharding import as_items, evenly
-from psnb._src.utils.process_memory.room import room as memory_room
 from psnb.errors import InvalidArrayError
 
 _COUNTS = np.dtype(np.float32)
 
 
-class SparseTable(RowTable):
+class SparseTable(LeavingRows):
     """A shard of an embedding table."""
 
     writes = (ops.PushRows, ops.PutRows, ops.RecordUse, ops.MergeRows, ops.EndDay, ops.SkipUpdates)
@@ -49,6 +48,12 @@ class SparseTable(RowTable):
                 return look(self, operation)
             case ops.MeasureMoves():
                 return self.updater.step, self.moved.moves(self.values)
+            case ops.ChooseLeaving(ids):
+                return self.choose(ids)
+            case ops.RemoveRows(ids):
+                return self.remove(ids)
+            case ops.CountMinute():
+                return self.count_minute()
         if isinstance(operation, self.writes):
             return self.reserve(operation)()
         return super().run(operation)
@@ -118,22 +123,10 @@ class SparseTable(RowTable):
 
     def shrink(self, threshold: float, days: float, forget_waiting: bool) -> int:
         """Remove rows with a lower score or more days unseen; return how many."""
-        use, rows = self._known_use(), self._growing()
-        kept = use.kept(threshold, days)
-        removed = rows.count - int(np.count_nonzero(kept))
-        # Prepared commits may make again all that goes now.
-        room = rows.count + self.held if self.promises else 0
-        with memory_room.for_a_moment():  # it makes room: what it needs is there for a moment only
-            index = rows.kept(kept, forget_waiting=forget_waiting, room=room)
-        self._watched(lambda watcher: watcher.renumbering())
-        self.moved.forget()
-        # One array after the other, so that there is never a second copy of them all.
-        for array in self.row_arrays():
-            array.keep(kept, room)
-        self.replace_index(index)
-        self.measure()
-        self._gone = True
-        return removed
+        kept = self._known_use().kept(threshold, days)
+        self._growing()
+        self._keep(kept, forget_waiting=forget_waiting)
+        return int(kept.size - np.count_nonzero(kept))
 
     # The rest takes no memory; see `reserve`.
 
@@ -173,12 +166,16 @@ class SparseTable(RowTable):
 
     def describe_rows(self) -> dict[str, int]:
         """Return how many rows there are and what they cost; see `EmbeddingStatistics`."""
+        leaving = self._leaving
         return {
             "rows": self.index.count,
             "waiting": self.index.waiting,
             "nbytes": self.nbytes() - self.disk_nbytes(),
             "index_nbytes": self.index.nbytes(),
             "disk_nbytes": self.disk_nbytes(),
+            "evicted": leaving.evicted if leaving else 0,
+            "expired": leaving.expired if leaving else 0,
+            "missed": leaving.gone if leaving else 0,
         }
 
     def segment(self, start: int, stop: int) -> ops.Segment:
@@ -194,6 +191,8 @@ class SparseTable(RowTable):
             return self.index.ids(rows)
         if name in ROW_USE:
             return self._known_use().column(name, rows)
+        if self._leaving is not None and name in self._leaving.names:
+            return self._leaving.column(name, rows)
         array = self._values if name == "values" else self._slots[name.removeprefix("slot.")]
         dtype, _ = self.expected.form_of(name)
         return array.copy_of(rows).view(dtype)
@@ -202,7 +201,7 @@ class SparseTable(RowTable):
         super().make_room(rows)
         if self._fixed is None:
             # All that are there now go first, and reserved writes may make some again.
-            self._reserve(self.promised + self.present + max(0, rows - self.index.count))
+            self.reserve_rows(self.promised + self.present + max(0, rows - self.index.count))
             self._coming, self._loads = rows, True
 
     def clear(self) -> None:
@@ -214,7 +213,7 @@ class SparseTable(RowTable):
         if not (self.promises or 2 * coming > most) and self._fixed is None:
             self._begin()
             if coming:  # much less than there is memory for
-                self._reserve(coming)
+                self.reserve_rows(coming)
             return
         # In the memory that is there: prepared commits may make as many rows again. The ids of
         # fixed rows first, as these take memory.
@@ -223,6 +222,8 @@ class SparseTable(RowTable):
         self.index.clear()
         for array in self.row_arrays():
             array.clear()
+        if self._leaving is not None:
+            self._leaving.restart()
         self._extend(0, ids)
 
     def put(self, segment: ops.Segment) -> None:
@@ -230,13 +231,16 @@ class SparseTable(RowTable):
         self.expected.check_rows(forms(self.name, segment), segment.__getitem__)
         items = {name: as_items(segment[name]) for name in self.expected.numbers}
         self.moved.forget()
-        rows = self.give(self.requested(segment["ids"], inserted=True), begun=False)
+        before = self.index.count
+        rows = self.give(self.to_load(segment["ids"]), begun=False)
         self.changing(rows)
         at, arrays = evenly(rows), (self._values, *self._slots.values())
         for array, each in zip(arrays, items.values(), strict=True):
             as_items(array.rows)[at] = each
         if self._use is not None:
             self._use.load(rows, segment)
+        if self._leaving is not None:
+            self._leaving.load(rows, before, segment)
 
     def tail(self) -> ops.Segment:
         """Return ``step``, and ``waiting.ids``, ``waiting.frequencies`` of ids without a row."""
@@ -257,6 +261,23 @@ class SparseTable(RowTable):
             rows.wait(ids, tail["waiting.frequencies"])
         super().finish(tail)
         self._loads = False
+
+    def preview(self, writes: Sequence[ops.TableOperation], read: ops.TableRead) -> Any:
+        if self._leaving is None:
+            return super().preview(writes, read)
+        # All rows first, so that none of them leaves while others are made.
+        ids = [write.ids for write in writes if isinstance(write, ops.PushRows)]
+        known = np.concatenate([np.empty(0, np.uint64), *ids])
+        requests = [self.requested(known, counting=False)]
+        if isinstance(read, ops.LookUpRows) and read.training:
+            requests.append(self.requested(read.ids))
+        for request in requests:
+            self.give(request)
+        self._rehearses = True
+        try:
+            return super().preview(writes, read)
+        finally:
+            self._rehearses = False
 
     def _saved(self, writes: Sequence[ops.TableOperation]) -> Callable[[], None]:
         # Rows made for ids that are only in the writes remain: they have their initial values.

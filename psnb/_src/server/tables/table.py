@@ -55,7 +55,13 @@ class Table(ABC):
     """
 
     counts: bool = False
-    """Whether it takes occurrences of an id until that has a row."""
+    """Whether each lookup for training changes it, that of ids with a row, too."""
+
+    leaves: bool = False
+    """Whether rows leave by themselves."""
+
+    expires: bool = False
+    """Whether it is to hear of each minute, as its replicas are."""
 
     updater: Updater
     """Its optimizer, and the counts of updates."""
@@ -120,6 +126,24 @@ class Table(ABC):
         self.expected.check_tail(forms(self.name, tail), tail.__getitem__)
         self.changing(None)
         self.updater.step = int(tail["step"][0])
+
+    def beside(self) -> ops.Segment:
+        """Return what a replica needs, and no checkpoint has, for `take_beside`."""
+        return {}
+
+    def take_beside(self, beside: ops.Segment) -> None:  # noqa: B027
+        """Load what `beside` returned, after all else; most have nothing."""
+
+    def choice(self, size: int, read: np.ndarray | None) -> ops.TableChange | None:
+        """Return what must be done first on all replicas, for a write of ``size`` ids.
+
+        Or for a lookup of ids.
+        """
+        return None
+
+    def surplus(self) -> ops.TableChange | None:
+        """Return what must be done on all replicas after it was loaded."""
+        return None
 
     def changed_since(self, mark: str) -> Changes:
         """Return what has changed since a mark, or since something that is none.
