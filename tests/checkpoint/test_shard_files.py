@@ -118,9 +118,9 @@ def test_all_of_a_checkpoint_is_synced(tmp_path: Path, monkeypatch: pytest.Monke
     assert {file.name: file.stat().st_size for file in path.iterdir()}.items() <= synced.items()
 
 
-def test_write_into_a_folder_that_went_away_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"cannot be written to '.*gone'"):
-        write(tmp_path / "gone", [parameter()], {})
+def test_write_into_a_folder_that_went_away_with_its_parent_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"cannot be written to '.*gone/saved'"):
+        write(tmp_path / "gone" / "saved", [parameter()], {})
 
 
 @pytest.mark.parametrize(
