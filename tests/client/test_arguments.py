@@ -15,12 +15,13 @@ from psnb._src.client.arguments import (
     as_initializer,
     check_optimizer,
     check_rows,
+    check_slots,
     checked_array,
     checked_ids,
     initial_array,
     unchanging,
 )
-from psnb._src.server.optimizers import SGD
+from psnb._src.server.optimizers import SGD, Adam, Lion, Momentum
 from psnb._src.server.tables.initializers import Constant, Normal, Uniform
 from psnb.data import Dataset, Ragged
 from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
@@ -299,3 +300,12 @@ def test_ids_that_others_can_write_are_copied_though_they_cannot_be_written() ->
 def test_no_negative_id_is_within_a_table_of_any_size(dtype: str) -> None:
     with pytest.raises(IdOutOfRangeError, match="found id -3"):
         checked_ids(np.array([1, -3], dtype), "e", 2**64)
+
+
+def test_squares_of_gradients_are_not_stored_in_float16() -> None:
+    for kind in (None, "bfloat16"):
+        check_slots(Adam(), np.dtype(kind) if kind else None, "e")
+    for fits in (None, SGD(), Momentum(), Lion()):
+        check_slots(fits, np.dtype("float16"), "e")
+    with pytest.raises(ConfigurationError, match="Take slot_dtype='bfloat16'"):
+        check_slots(Adam(), np.dtype("float16"), "e")

@@ -13,7 +13,7 @@ from psnb._src.server.tables.admission import Admission, Always
 from psnb._src.server.tables.eviction.policy import LFU, LRU, MOST_UPDATES, SCORE, Eviction, Score
 from psnb._src.server.tables.initializers import Constant, Initializer, Uniform
 from psnb._src.server.tables.row_use import CtrAccessor
-from psnb._src.transport.half_width import computed
+from psnb._src.transport.half_width import FLOAT16, computed
 from psnb._src.utils.arrays import array_of, bits_of, integers_of, untracked
 from psnb._src.utils.checks import check_instance, choice, integer, is_integer
 from psnb._src.utils.ownership import may_change
@@ -192,6 +192,20 @@ def as_row_dtypes(
             f"computed with{half}; found {slot_kind}"
         )
     return kind, None if slot_kind == computed(kind) else slot_kind
+
+
+def check_slots(optimizer: Optimizer | None, slot_dtype: np.dtype | None, name: str) -> None:
+    """Raise ConfigurationError if the optimizer's state cannot be stored so.
+
+    Of gradients of 1e-4, as means over many examples have, squares are below what float16 has: they
+    become 0, and the steps of Adam a hundred times as long.
+    """
+    if optimizer is not None and optimizer.slots and optimizer.squares and slot_dtype == FLOAT16:
+        raise ConfigurationError(
+            f"embedding {name!r}: slot_dtype cannot be float16 with {optimizer!r}, whose state may "
+            "be squares of gradients: most are too small for float16. Take slot_dtype='bfloat16', "
+            "which has the range of float32"
+        )
 
 
 def check_no_rows(optimizer: Optimizer | None, name: str) -> None:

@@ -179,6 +179,9 @@ class Optimizer(Described, ABC):
     row_wise: ClassVar[frozenset[str]] = frozenset()
     """The slots that have one number a row; a variable, which has no rows, cannot have them."""
 
+    squares: ClassVar[bool] = True
+    """Whether state may be of squares of gradients, for most of which float16 has no range."""
+
     @property
     def slots(self) -> tuple[str, ...]:
         """Names of the state arrays."""

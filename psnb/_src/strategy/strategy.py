@@ -427,8 +427,9 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
             If given (and ``rows`` is None), the servers count shows, clicks and days unseen of each
             row, and `Embedding.shrink` removes rows by them.
         slot_dtype : dtype, optional
-            How servers store the optimizer's state: ``"bfloat16"`` or ``"float16"``, rounded
-            likewise; by default as it is computed with.
+            How servers store the optimizer's state: ``"bfloat16"``, rounded likewise, or
+            ``"float16"`` if it has no squares of gradients (`Momentum`, `Lion`); by default as it
+            is computed with.
         storage : {"memory", "disk"}
             Where servers have the rows, their optimizer state and their use. On disk, they are in
             files in the folders of Dask's workers, which go with the servers, and the system's page
@@ -467,6 +468,7 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
             arguments.check_rows(name, dim, rows)
             kind, slot_kind = arguments.as_row_dtypes(dtype, slot_dtype, name)
             arguments.check_optimizer(optimizer, computed(kind), name)
+            arguments.check_slots(optimizer, slot_kind, name)
             arguments.check_by_element(optimizer, f"embedding {name!r}")
             arguments.check_accessor(accessor, name, rows)
             eviction = arguments.as_eviction(

@@ -18,7 +18,7 @@ IDS = np.arange(500)
 
 def table(strategy: psnb.ParameterServerStrategy) -> psnb.Embedding:
     return strategy.embedding(
-        "e", 8, dtype="bfloat16", slot_dtype="float16", optimizer=psnb.RowWiseAdagrad(0.1)
+        "e", 8, dtype="bfloat16", slot_dtype="bfloat16", optimizer=psnb.RowWiseAdagrad(0.1)
     )
 
 

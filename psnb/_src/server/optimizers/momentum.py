@@ -117,6 +117,7 @@ class Momentum(KernelOptimizer):
     dampening: float = 0.0
 
     slots = ("velocity",)
+    squares = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -192,6 +193,7 @@ class Lion(KernelOptimizer):
     beta_2: float = 0.99
 
     slots = ("mean_gradient",)
+    squares = False
 
     def _numbers(self, rate: float, step: int, scalar: Scalar) -> Numbers:
         kept_and_new = self.beta_1, 1.0 - self.beta_1, self.beta_2, 1.0 - self.beta_2
