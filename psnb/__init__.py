@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         TrainingProgress,
         WorkerStatistics,
     )
+    from psnb._src.monitor.worker_output import OutputLine
     from psnb._src.protocol.modes import Async, BoundedStaleness, Geo, Sync
     from psnb._src.server.optimizer import Optimizer
     from psnb._src.server.optimizers import (
@@ -135,6 +136,7 @@ __all__ = [
     "NormHistogram",
     "Normal",
     "Optimizer",
+    "OutputLine",
     "ParameterServerStrategy",
     "PerWorkerValues",
     "PhaseStatistics",
@@ -209,6 +211,7 @@ _PLACES = {
     ),
     "monitor.events": ("Event", "EventKind"),
     "monitor.failures": ("Failure",),
+    "monitor.worker_output": ("OutputLine",),
     "utils.phases": ("PhaseStatistics",),
     "client.embedding": ("Embedding", "EmbeddingStatistics", "RowStatistics"),
     "client.tables.description": ("NormHistogram", "TableDescription", "UsedRows"),

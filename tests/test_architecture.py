@@ -45,7 +45,8 @@ PUBLIC = [
     *("CheckpointManager", "ClosureStatus", "ClusterCoordinator", "Constant"),
     *("Embedding", "Event", "EventKind", "FixedShards", "Initializer", "InputContext"),
     *("MaxSize", "MetricStatistics", "MinSize", "Normal"),
-    *("Optimizer", "ParameterServerStrategy", "PerWorkerValues", "RemoteValue", "Statistics"),
+    *("Optimizer", "OutputLine", "ParameterServerStrategy", "PerWorkerValues", "RemoteValue"),
+    "Statistics",
     *("Resumed", "resume"),
     *("TrainingProgress", "Uniform", "Variable", "WorkerContext", "WorkerStatistics"),
     *(

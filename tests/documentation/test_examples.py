@@ -302,6 +302,7 @@ def test_a_closure_that_fails(given: Namespace, capsys: pytest.CaptureFixture[st
     assert "ZeroDivisionError: division by zero" in shown
     with pytest.raises(ZeroDivisionError):
         given["failure"].rerun()
+    run(given, "# What closures have written on a worker")
     run(given, "# One process")
     given["client"].close()
 

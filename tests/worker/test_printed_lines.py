@@ -7,6 +7,9 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
+import pytest
+from msgspec.structs import replace
+
 from psnb._src.worker.context import Cancellation, WorkerContext, entered
 from psnb._src.worker.printing import (
     LINES_PER_SECOND,
@@ -50,6 +53,27 @@ def test_each_of_several_lines_has_the_name() -> None:
     with closure() as written:
         print("a\nb")
         assert written == ["[w] a\n", "[w] b\n"]
+
+
+def test_lines_are_sent_as_they_are_written_with_their_closure() -> None:
+    sent: list[tuple[str, list[str]]] = []
+    context = WorkerContext(0, 1, "w", 1, lambda *_: None, function="step", closure=7)
+    context = replace(context, send_lines=lambda closure, lines: sent.append((closure, lines)))
+    out = PrintedLines(Recorder(), Throttle())  # type: ignore[arg-type]
+    with redirect_stdout(out), entered(context):  # type: ignore[type-var]
+        print("10%\r20%\nb")
+    assert sent == [("step #7", ["20%"]), ("step #7", ["b"])]
+
+
+def test_lines_are_sent_though_the_stream_is_broken() -> None:
+    sent: list[tuple[str, list[str]]] = []
+    context = WorkerContext(0, 1, "w", 1, lambda *_: None)
+    context = replace(context, send_lines=lambda closure, lines: sent.append((closure, lines)))
+    broken = Recorder()
+    broken.close()
+    with pytest.raises(ValueError, match="closed"), entered(context):
+        PrintedLines(broken, Throttle()).write("last words\n")  # type: ignore[arg-type]
+    assert sent == [("per-worker value", ["last words"])]
 
 
 def test_a_line_that_was_begun_is_written_when_the_closure_ends() -> None:

@@ -35,10 +35,11 @@ from psnb._src.jupyter_compat import in_notebook
 from psnb._src.metrics.metric import MetricStates
 from psnb._src.monitor.events import Event
 from psnb._src.monitor.failures import Failure
-from psnb._src.monitor.html.tables import Events, Failures, Phases
+from psnb._src.monitor.html.tables import Events, Failures, Output, Phases
 from psnb._src.monitor.links.panels import connect_panels
 from psnb._src.monitor.statistics import Statistics
 from psnb._src.monitor.training_clock import TrainingClock
+from psnb._src.monitor.worker_output import OutputLine
 from psnb._src.protocol.notebook_only import NotebookOnly
 from psnb._src.server.schedules import LearningRate
 from psnb._src.strategy.core import Fences
@@ -630,6 +631,48 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         only because one of their inputs failed are left out.
         """
         return Failures(self._core.records.failures.since(0))
+
+    def output(self, worker: str | int) -> tuple[OutputLine, ...]:
+        """Return what closures have printed, warned of and logged on a worker; any thread.
+
+        The last 1,000 lines of each worker are kept, 1 MiB at most, and 32 MiB of all workers: also
+        when the worker has left or was lost, and until the coordinator is forgotten. What a closure
+        has written is here when `join` returns. Beyond 1,000 lines in one burst, and 100 a second
+        from then on, a process leaves lines out; a line says how many.
+
+        Kept is what goes to ``sys.stdout`` and ``sys.stderr`` in the thread of a closure: of
+        `logging`, what its handlers write there, warnings and errors without any. With
+        ``processes=False`` in a notebook, closures print into the notebook itself, and nothing is
+        kept.
+
+        Parameters
+        ----------
+        worker : str or int
+            Its name, or its index; by an index, the lines are of all workers that have had it.
+
+        Returns
+        -------
+        tuple of OutputLine
+            The oldest first, each with its time, worker, closure and text. Printed, or as the last
+            line of a cell, they are lines.
+
+        Raises
+        ------
+        ConfigurationError
+            If there was no such worker; names those that there are.
+
+        Examples
+        --------
+        >>> def step(number):
+        ...     print("number", number)
+        >>> remote = coordinator.schedule(step, (3,), worker=0)
+        >>> coordinator.join()
+        >>> coordinator.output(0)[-1].text
+        'number 3'
+        """
+        workers = self._core.statistics().workers
+        known = [(each.name, each.index) for each in workers]
+        return Output(*self._core.records.output.of(worker, known))
 
     @property
     def metrics(self) -> MetricStates:

@@ -13,6 +13,7 @@ from psnb._src.monitor.history import History
 from psnb._src.monitor.metrics import MergedMetrics
 from psnb._src.monitor.protocol import CommandName, Identity
 from psnb._src.monitor.statistics import Statistics
+from psnb._src.monitor.worker_output import OutputLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class Records:
         Which closures raised, and what.
     timeline : Timeline
         When closures ran where.
+    output : OutputLog
+        What closures printed, by worker.
     """
 
     history: History
@@ -41,13 +44,14 @@ class Records:
     events: EventLog
     failures: FailureLog
     timeline: Timeline
+    output: OutputLog
 
     @classmethod
     def empty(cls, unpack: Callable[[bytes], BaseException]) -> Records:
         """Return new records; ``unpack`` as for `FailureLog`."""
         history = History()
         merged, failures = MergedMetrics(history), FailureLog(unpack)
-        return cls(history, merged, Staleness(), EventLog(), failures, Timeline())
+        return cls(history, merged, Staleness(), EventLog(), failures, Timeline(), OutputLog())
 
 
 @dataclass(frozen=True)

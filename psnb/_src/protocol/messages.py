@@ -236,6 +236,12 @@ class SignOfLife(ToNotebook, frozen=True):
     seconds: float  # for how long already
 
 
+class LinesWritten(ToNotebook, frozen=True):
+    """Lines that a closure has printed, warned of or logged."""
+
+    lines: list[tuple[float, str, str]]  # time, closure and text
+
+
 class ChainsRead(ToNotebook, frozen=True):
     """Changed statistics of datasets: with heartbeats, and when the worker runs out of closures."""
 

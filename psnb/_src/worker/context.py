@@ -84,6 +84,8 @@ class WorkerContext(msgspec.Struct, frozen=True):
     mail: PeerMessages | None = None
     closure: int = -1
     states: ReportedStates | None = None
+    function: str = ""
+    send_lines: Callable[[str, list[str]], None] | None = None
 
     @property
     def cancelled(self) -> bool:

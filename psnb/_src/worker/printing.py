@@ -2,8 +2,9 @@
 
 Workers of a local cluster print where the notebook does, each from a process of its own. A line
 that is written in one piece is not torn by those of others. Standard error goes the same way, and
-with it warnings and what `logging` writes there. A closure that prints without end must not drown
-the notebook: beyond a rate lines are left out, and counted.
+with it warnings and what `logging` writes there. Each line is sent to the coordinator, too, which
+keeps the latest of each worker. A closure that prints without end must not drown the notebook:
+beyond a rate lines are left out, and counted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, TextIO
 
 from psnb._src.worker.context import context_here
 
-_MOST = 1 << 12
+MOST = 1 << 12
 """Characters of a line that is kept until it ends; longer ones are cut in two."""
 
 
@@ -27,6 +28,10 @@ MOST_LINES = 1000
 
 LINES_PER_SECOND = 100.0
 """Lines that they may print beyond that."""
+
+
+MAKING = "per-worker value"
+"""What stands for the closure of lines that a function writes that makes such a value."""
 
 
 _STREAMS = ("stdout", "stderr")
@@ -108,9 +113,9 @@ class PrintedLines:
         if context_here() is None:
             return self.wrapped.write(text)
         *lines, rest = (self._begun.text + text).split("\n")
-        while len(rest) > _MOST:
-            lines.append(rest[:_MOST])
-            rest = rest[_MOST:]
+        while len(rest) > MOST:
+            lines.append(rest[:MOST])
+            rest = rest[MOST:]
         self._begun.text = rest
         self._put(self._throttle.admit(lines))
         return len(text)
@@ -130,10 +135,12 @@ class PrintedLines:
     def _put(self, lines: list[str]) -> None:
         context = context_here()
         if lines and context is not None:
+            lines = [_last(line) for line in lines]
+            if context.send_lines is not None:  # first: the stream may be broken
+                made = f"{context.function} #{context.closure}" if context.function else MAKING
+                context.send_lines(made, lines)
             # One call, and flushed: one write of the process.
-            self.wrapped.write(
-                "".join(f"[{context.worker_name}] {_last(line)}\n" for line in lines)
-            )
+            self.wrapped.write("".join(f"[{context.worker_name}] {line}\n" for line in lines))
             self.wrapped.flush()
 
 

@@ -12,6 +12,7 @@ commit waits for it.)
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable
 from concurrent.futures import Future
 from functools import partial
@@ -29,6 +30,7 @@ from psnb._src.protocol.errors import pack_error
 from psnb._src.protocol.packing import loads
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.utils.phases import COMMIT, stop_clock
+from psnb._src.utils.text import NAME, truncate
 from psnb._src.utils.threads import Answer
 from psnb._src.worker.activity import Activity
 from psnb._src.worker.attempt import LoadedFunction, StepAttempt, StepsUnderWay
@@ -36,7 +38,7 @@ from psnb._src.worker.context import Stop, WorkerContext, entered
 from psnb._src.worker.lease_requests import ASK_TIMEOUT, LeaseInquiry
 from psnb._src.worker.link import NotebookLink, out_of_reach
 from psnb._src.worker.mail import PeerMessages
-from psnb._src.worker.printing import end_printed_lines
+from psnb._src.worker.printing import MOST, end_printed_lines
 from psnb._src.worker.reports import remembered
 from psnb._src.worker.resources import Resources
 from psnb._src.worker.results import ResultSender
@@ -108,6 +110,7 @@ class ClosureRunner:
             *(opening.worker_index, opening.num_workers, self._worker, 1),
             results.add_report,
             mail=mail,
+            send_lines=self._send_lines,
         )
         self._report_later = partial(results.add_report, urgent=False)
         self._take_later = partial(results.add_taken, urgent=False)
@@ -189,6 +192,8 @@ class ClosureRunner:
                 self._mail,
                 assignment.number,
                 attempt.states,
+                function.name,
+                self._send_lines,
             )
             with Activity(function.activity), entered(context), buffered(updates):
                 value = attempt.call(self._resources)
@@ -335,6 +340,15 @@ class ClosureRunner:
             shards=updates.shards,
         )
         return commit, updates.parts()
+
+    def _send_lines(self, closure: str, lines: list[str]) -> None:
+        """Send the coordinator lines that a closure has written, at once: the worker may die."""
+        now = time.time()
+        self._link.send(
+            messages.LinesWritten(
+                [(now, truncate(closure, NAME), truncate(line, MOST)) for line in lines]
+            )
+        )
 
     def _ask_lease(self, question: LeaseInquiry) -> Future[Any]:
         in_order = isinstance(question, messages.AskLease) and question.slot is not None

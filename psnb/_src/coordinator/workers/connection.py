@@ -218,6 +218,8 @@ class WorkerConnection:
         match message:
             case messages.ChainsRead():
                 self.worker.figures.stages |= message.stages
+            case messages.LinesWritten():
+                records.output.add(self.worker.name, self.worker.index, message.lines)
             case messages.CopiesFlushed():
                 if message.staleness is not None:
                     records.staleness.add(message.staleness)

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from psnb._src.monitor.events import Event
 from psnb._src.monitor.failures import Failure
 from psnb._src.monitor.statistics import Statistics
+from psnb._src.monitor.worker_output import OutputLine
 from psnb._src.utils.phases import PHASES, PhaseStatistics
 from psnb._src.utils.text import text_table
 
@@ -83,6 +84,25 @@ class Failures(tuple[Failure, ...]):
             for index, each in enumerate(self[first:], first)
         ]
         return _latest("failures", ("", "time", "worker", "closure", "error"), rows, len(self))
+
+
+class Output(tuple[OutputLine, ...]):
+    """What closures have written on a worker, the oldest line first; all that a tuple can."""
+
+    left_out: int
+    """Lines before them that are not kept."""
+
+    def __new__(cls, lines: Sequence[OutputLine], left_out: int = 0) -> Output:
+        """Return the lines."""
+        self = super().__new__(cls, lines)
+        self.left_out = left_out
+        return self
+
+    def __repr__(self) -> str:
+        lines = [f"{_clock(each.time)}  {each.closure}: {each.text}" for each in self]
+        if self.left_out:
+            lines.insert(0, f"... {self.left_out:,} lines before these are not kept")
+        return "\n".join(lines) or "nothing was printed"
 
 
 class WorkerPhases(NamedTuple):
