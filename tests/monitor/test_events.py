@@ -83,6 +83,7 @@ def test_what_is_lost_or_missing_is_logged_as_a_warning(
     losses |= {EventKind.CLOSURE_FAILED, EventKind.SERVER_NEARLY_FULL}
     losses |= {EventKind.UPDATES_LOST, EventKind.SHARDS_LOST, EventKind.CHECKPOINT_FAILED}
     losses |= {EventKind.CLOSURES_ABANDONED, EventKind.FAILURES_CLEARED, EventKind.ROWS_UNMOVED}
+    losses |= {EventKind.BOUND_TOO_SMALL}
     expected = logging.WARNING if kind in losses else logging.INFO
     assert [(r.levelno, r.getMessage()) for r in caplog.records] == [(expected, "100 % of it")]
 

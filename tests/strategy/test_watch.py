@@ -78,7 +78,7 @@ def test_what_grows_with_the_parameters_is_asked_only_while_someone_looks() -> N
     optimizer = SimpleNamespace(
         request=lambda: "optimizer", rate_request=lambda: "rate", learning_rate=0.1
     )
-    server_client, parameter = Counting(), SimpleNamespace(optimizer=optimizer)
+    server_client, parameter = Counting(), SimpleNamespace(optimizer=optimizer, _shards=None)
     watched = ServerWatch(
         servers,  # type: ignore[arg-type]
         server_client,  # type: ignore[arg-type]

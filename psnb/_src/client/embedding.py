@@ -55,8 +55,13 @@ class EmbeddingStatistics:
         Rows that have left since the table was made: for others, with ``max_rows``, and because
         their ``time_to_live`` was over.
     missed : int
-        How many of the pushed ids had lost their rows to others by then: these began anew. Many of
-        them say that ``max_rows`` is too small.
+        How many of the pushed ids had no row, with the table full: that was another id's by then.
+        These began anew. An event says so if it is more than 1 % of them.
+    pushed : int
+        How many ids were pushed, of a table with ``max_rows`` or ``time_to_live``.
+
+    Copies of a shard have the same counts, so a failover does not change them. Those of a shard
+    that is lost with all copies, and recovered, begin anew.
     """
 
     rows: int
@@ -67,6 +72,7 @@ class EmbeddingStatistics:
     evicted: int = 0
     expired: int = 0
     missed: int = 0
+    pushed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

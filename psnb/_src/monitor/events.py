@@ -78,6 +78,9 @@ class EventKind(enum.Enum):
     """`rebalance` has moved shards to other servers."""
     ROWS_UNMOVED = "rows hardly moved"
     """An epoch has hardly moved the rows of embeddings that were pushed: they learn nothing."""
+    BOUND_TOO_SMALL = "bound too small"
+    """Of the ids that were pushed to a table with ``max_rows``, more than 1 % had lost their rows
+    to others since they were looked up."""
     COORDINATOR_PAUSED = "coordinator paused"
     """No closure begins from now on."""
     COORDINATOR_RESUMED = "coordinator resumed"
@@ -107,6 +110,7 @@ _WARNED = {
     EventKind.SHARDS_LOST,
     EventKind.CHECKPOINT_FAILED,
     EventKind.ROWS_UNMOVED,
+    EventKind.BOUND_TOO_SMALL,
 }
 
 MOST_WARNINGS, _MINUTE = 20, 60.0

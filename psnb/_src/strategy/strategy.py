@@ -489,7 +489,10 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
                 storage=arguments.as_storage(storage, name),
                 eviction=eviction,
             )
-            return self._core.tables.embedding(spec, max_bytes)
+            made = self._core.tables.embedding(spec, max_bytes)
+        if eviction is not None and eviction.max_rows is not None:
+            self._core.watch.keep()  # which says if the bound is too small
+        return made
 
     @uninterrupted  # except while it waits; it is known then what is lost
     def recover(

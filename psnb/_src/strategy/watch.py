@@ -2,9 +2,9 @@
 
 One daemon thread, ``psnb-servers``, asks the servers every second while the figures are used, that
 is for some seconds after each call of `keep`, and else rarely, for nothing that grows with the
-parameters. `keep` starts it, too. Readers never wait for it. A server that hangs blocks only this
-thread, for as long as a request may take. An unexpected exception is logged, once, and the thread
-continues.
+parameters. `keep` starts it, too. Of tables with a bound it says if that is too small. Readers
+never wait for it. A server that hangs blocks only this thread, for as long as a request may take.
+An unexpected exception is logged, once, and the thread continues.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ import time
 from collections.abc import Callable, Mapping
 
 from psnb._src.client.comm_client import CommServerClient
-from psnb._src.client.handles import Handle
-from psnb._src.client.requests import Request
+from psnb._src.client.handles import Handle, shards_of
+from psnb._src.client.requests import Request, on_table
+from psnb._src.client.sparse_shards import SparseShards
+from psnb._src.monitor.events import EventKind
 from psnb._src.monitor.statistics import ServerStatistics
 from psnb._src.monitor.viewed import OptimizerState
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.server.operations import CountTraffic
+from psnb._src.server.tables.operations import DescribeRows
+from psnb._src.strategy.gone_rows import GoneRows
 from psnb._src.strategy.servers import Servers
 from psnb._src.utils.interrupts import Lock
 from psnb._src.utils.loops import LoopErrors
@@ -70,6 +74,7 @@ class ServerWatch:
         self._counts: dict[ServerAddress, tuple[float, dict[str, int]]] = {}
         self._found: dict[ServerAddress, ServerStatistics] = {}
         self._optimizers: dict[str, OptimizerState] = {}
+        self._gone: dict[object, GoneRows] = {}  # by a table's shards
 
     def keep(self) -> None:
         """Keep asking the servers for the next seconds; cheap, never waits."""
@@ -110,6 +115,7 @@ class ServerWatch:
     def _run(self) -> None:
         turn, errors = 0, LoopErrors("Asking the servers how they fare")
         of_optimizers = LoopErrors("Asking the servers for the state of optimizers")
+        of_bounds = LoopErrors("Asking the servers how many rows are gone")
         while not self._stopped.is_set():
             self._wake.clear()
             wanted = self.wanted()
@@ -119,6 +125,8 @@ class ServerWatch:
             with errors:
                 found = self._found = {each: self._ask(each) for each in self._servers.running}
                 self._counts = {s: self._counts[s] for s in found if s in self._counts}
+            with of_bounds:
+                self._ask_for_gone_rows()
             turn = turn + 1 if wanted else 0
             if not self._stopped.is_set():
                 self._wake.wait(self._interval if wanted else self._rarely)
@@ -144,6 +152,25 @@ class ServerWatch:
             None if memory is None else memory.used,
             None if memory is None else memory.used + memory.left,
         )
+
+    def _ask_for_gone_rows(self) -> None:
+        bounded = {
+            each.tables: (each, bound)
+            for handle in self._parameters().values()
+            if isinstance(each := shards_of(handle), SparseShards)
+            and (how := each.spec.eviction) is not None
+            and (bound := how.max_rows) is not None
+        }
+        self._gone = {key: self._gone.get(key) or GoneRows() for key in bounded}
+        for key, (each, bound) in bounded.items():
+            requests = [on_table(*table, DescribeRows()) for table in each.tables]
+            try:
+                found = self._server_client.call(requests)
+            except (PsnbError, OSError):
+                continue  # what needs the table says so
+            gone, pushed = (sum(part[what] for part in found) for what in ("missed", "pushed"))
+            if text := self._gone[key].news(each.name, bound, gone, pushed):
+                self._servers.events.add(EventKind.BOUND_TOO_SMALL, text)
 
     def _ask_for_optimizers(self) -> None:
         live = {name: p.optimizer for name, p in self._parameters().items() if p.optimizer}

@@ -176,6 +176,7 @@ class SparseTable(LeavingRows):
             "evicted": leaving.evicted if leaving else 0,
             "expired": leaving.expired if leaving else 0,
             "missed": leaving.gone if leaving else 0,
+            "pushed": leaving.pushed if leaving else 0,
         }
 
     def segment(self, start: int, stop: int) -> ops.Segment:
