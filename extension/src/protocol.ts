@@ -9,7 +9,7 @@ export type Num = number | '-inf' | 'inf' | 'nan';
 
 export type Tone = 'bad' | 'busy' | 'good' | 'quiet' | 'waiting';
 
-export type CommandName = 'add_worker' | 'cancel_queued' | 'checkpoint' | 'describe_table' | 'drain' | 'look_up_row' | 'pause' | 'resume' | 'retire_worker' | 'set_learning_rate' | 'stop_training';
+export type CommandName = 'add_worker' | 'cancel_queued' | 'checkpoint' | 'describe_table' | 'drain' | 'look_up_row' | 'pause' | 'resume' | 'retire_worker' | 'set_learning_rate' | 'stop_training' | 'worker_output';
 
 /** What a coordinator sends to its views. A part that is missing has not changed. */
 export interface Update {
@@ -199,6 +199,7 @@ export interface CommandReply {
   result: string;
   described?: TableDescribed;
   found?: RowFound;
+  output?: OutputFound;
 }
 
 /** What the rows of an embedding are like. */
@@ -233,6 +234,20 @@ export interface RowNear {
   score: Num;
   norm: Num;
   unseen_days: Num | null;
+}
+
+/** The last lines of a worker. */
+export interface OutputFound {
+  worker: string;
+  left_out: number;
+  lines: OutputRow[];
+}
+
+/** A line that a closure has printed, warned of or logged. */
+export interface OutputRow {
+  time: number;
+  closure: string;
+  text: string;
 }
 
 /** Hub to panel: all coordinators and schedulers, on connection and after each change. */
@@ -309,10 +324,12 @@ export const SCHEMAS = {
   Training: {"type": "object", "properties": {"batch": {"type": "integer"}, "batches": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "epoch": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "epochs": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}, "required": ["batch", "batches", "epoch", "epochs"]},
   Span: {"type": "object", "properties": {"closures": {"type": "integer"}, "end": {"type": "number"}, "failed": {"type": "integer"}, "start": {"type": "number"}, "worker": {"type": "integer"}}, "required": ["closures", "end", "failed", "start", "worker"]},
   WorkerRow: {"type": "object", "properties": {"activity": {"type": "string"}, "address": {"type": "string"}, "busy": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "closures_per_second": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "completed": {"type": "integer"}, "failed": {"type": "integer"}, "host": {"type": "string"}, "in_flight": {"type": "integer"}, "index": {"type": "integer"}, "last_error": {"type": "string"}, "memory": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "name": {"type": "string"}, "phases": {"type": "array", "items": {"type": "number"}}, "running_since": {"anyOf": [{"type": "number"}, {"type": "null"}]}, "state": {"type": "string"}, "tone": {"enum": ["bad", "busy", "good", "quiet", "waiting"]}}, "required": ["activity", "address", "busy", "closures_per_second", "completed", "failed", "host", "in_flight", "index", "last_error", "memory", "name", "phases", "running_since", "state", "tone"]},
-  CommandReply: {"type": "object", "properties": {"coordinator": {"type": "string"}, "described": {"$ref": "TableDescribed"}, "error": {"type": "string"}, "found": {"$ref": "RowFound"}, "id": {"type": "string"}, "result": {"type": "string"}, "type": {"enum": ["reply"]}, "version": {"type": "integer"}}, "required": ["coordinator", "error", "id", "result", "type", "version"]},
+  CommandReply: {"type": "object", "properties": {"coordinator": {"type": "string"}, "described": {"$ref": "TableDescribed"}, "error": {"type": "string"}, "found": {"$ref": "RowFound"}, "id": {"type": "string"}, "output": {"$ref": "OutputFound"}, "result": {"type": "string"}, "type": {"enum": ["reply"]}, "version": {"type": "integer"}}, "required": ["coordinator", "error", "id", "result", "type", "version"]},
   TableDescribed: {"type": "object", "properties": {"ages": {"type": "array", "items": {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "integer"}]}}, "bytes": {"type": "integer"}, "counts": {"type": "array", "items": {"type": "integer"}}, "edges": {"type": "array", "items": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}}, "mean": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "most_used": {"type": "array", "items": {"type": "array", "prefixItems": [{"type": "string"}, {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}]}}, "not_finite": {"type": "integer"}, "rows": {"type": "integer"}, "table": {"type": "string"}, "waiting": {"type": "integer"}, "zeros": {"type": "integer"}}, "required": ["ages", "bytes", "counts", "edges", "mean", "most_used", "not_finite", "rows", "table", "waiting", "zeros"]},
   RowFound: {"type": "object", "properties": {"id": {"type": "string"}, "nearest": {"type": "array", "items": {"$ref": "RowNear"}}, "norm": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "score": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}, {"type": "null"}]}, "table": {"type": "string"}, "unseen_days": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}, {"type": "null"}]}, "values": {"type": "array", "items": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}}}, "required": ["id", "nearest", "norm", "score", "table", "unseen_days", "values"]},
   RowNear: {"type": "object", "properties": {"id": {"type": "string"}, "norm": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "score": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "unseen_days": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}, {"type": "null"}]}}, "required": ["id", "norm", "score", "unseen_days"]},
+  OutputFound: {"type": "object", "properties": {"left_out": {"type": "integer"}, "lines": {"type": "array", "items": {"$ref": "OutputRow"}}, "worker": {"type": "string"}}, "required": ["left_out", "lines", "worker"]},
+  OutputRow: {"type": "object", "properties": {"closure": {"type": "string"}, "text": {"type": "string"}, "time": {"type": "number"}}, "required": ["closure", "text", "time"]},
   Sources: {"type": "object", "properties": {"schedulers": {"type": "array", "items": {"$ref": "Scheduler"}}, "sources": {"type": "array", "items": {"$ref": "Source"}}, "type": {"enum": ["sources"]}, "version": {"type": "integer"}}, "required": ["schedulers", "sources", "type", "version"]},
   Scheduler: {"type": "object", "properties": {"address": {"type": "string"}, "cluster": {"type": "string"}, "cluster_id": {"type": "string"}, "cluster_started": {"type": "number"}, "coordinators": {"type": "integer"}, "error": {"type": "string"}}, "required": ["address", "cluster", "cluster_id", "cluster_started", "coordinators", "error"]},
   Source: {"type": "object", "properties": {"address": {"type": "string"}, "coordinator": {"type": "string"}, "gone": {"type": "string"}, "kernel": {"type": "string"}, "kind": {"enum": ["kernel", "scheduler"]}, "notebook": {"type": "string"}}, "required": ["address", "coordinator", "gone", "kernel", "kind", "notebook"]},

@@ -74,14 +74,15 @@ def test_a_command_is_done_and_noted(
     [
         ("describe_table", {"table": "users"}, "described"),
         ("look_up_row", {"table": "users", "row_id": "-1"}, "found"),
+        ("worker_output", {"worker": "a"}, "output"),
     ],
 )
-def test_a_look_at_a_table_is_answered_and_is_no_event(
+def test_a_look_is_answered_and_is_no_event(
     name: str, arguments: dict[str, str], part: str
 ) -> None:
     viewed = FakeViewed()
     reply: Any = answer(viewed, command(name, **arguments))
-    assert (reply["error"], reply[part]) == ("", {"table": "users"})
+    assert (reply["error"], reply[part]) == ("", {"table": arguments.get("table", "")})
     assert viewed.done == [(name, *arguments.values())]
     assert not viewed.told
 

@@ -6,7 +6,7 @@ import pytest
 
 from psnb._src.monitor import worker_output
 from psnb._src.monitor.html.tables import Output
-from psnb._src.monitor.worker_output import MOST_BYTES, MOST_LINES, OutputLog
+from psnb._src.monitor.worker_output import MOST_BYTES, MOST_LINES, MOST_SHOWN, OutputLog
 from psnb.errors import ConfigurationError
 
 A, B = ("a", 0), ("b", 1)
@@ -76,6 +76,15 @@ def test_of_all_workers_those_silent_for_longest_lose_their_lines(
     assert log.of("b", []) == ([], 2)
     assert len(texts(log, "a")) == 4
     assert repr(Output(*log.of("b", []))) == "... 2 lines before these are not kept"
+
+
+def test_a_view_gets_the_last_lines_and_how_many_were_before() -> None:
+    log = OutputLog()
+    log.add(*A, lines(*map(str, range(MOST_SHOWN + 2))))
+    found = log.shown("a")
+    assert (len(found["lines"]), found["left_out"]) == (MOST_SHOWN, 2)
+    assert found["lines"][0] == {"time": 1.0, "closure": "step #3", "text": "2"}
+    assert log.shown("silent") == {"worker": "silent", "left_out": 0, "lines": []}
 
 
 def test_nothing_says_so() -> None:

@@ -83,6 +83,7 @@ class FakeViewed:
                 "checkpoint": Path("here") / "checkpoint-1",
                 "describe_table": found,
                 "look_up_row": found,
+                "worker_output": found,
             }.get(name)
 
         return do

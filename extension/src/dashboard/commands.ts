@@ -41,6 +41,7 @@ const LABELS: Record<CommandName, string> = {
   retire_worker: 'Retire worker',
   describe_table: 'Describe',
   look_up_row: 'Look up',
+  worker_output: 'Output',
 };
 
 /** What came of a command, for people. */

@@ -13,6 +13,7 @@ import {
   formatShare,
   plural,
 } from './format';
+import { WorkerOutput } from './output';
 import {
   Fold,
   Keyed,
@@ -29,7 +30,7 @@ import {
 import { MAX_ROWS, toNumber, type State } from './store';
 
 const WORKER_COLUMNS: readonly ColumnTitle[] = [
-  ['worker', 'Name in the cluster, host, what takes it long at the moment, and last error'],
+  ['worker', 'Name in the cluster, host, what takes it long at the moment, and last error; a click on the name shows its output'],
   ['state', 'connecting, ready, draining (it leaves), retired (it has left) or lost'],
   ['in flight', 'Closures it holds'],
   ['completed', 'Closures that ended well there, and those that raised'],
@@ -45,6 +46,11 @@ export class Workers implements Section {
   /** Why no worker can be retired; empty if they can. */
   reason = '';
 
+  /** What a worker's closures have printed. */
+  readonly output: WorkerOutput;
+  /** Why no output can be shown; empty if it can. */
+  silent = '';
+
   private readonly fold: Fold;
   private readonly phases: PhaseSummary;
   private readonly rows: Keyed<number, WorkerRow>;
@@ -55,10 +61,13 @@ export class Workers implements Section {
     this.phases = new PhaseSummary(this.fold.body);
     const body = makeTable(this.fold.body, 'psnb-workers', 'Workers', WORKER_COLUMNS);
     this.rows = new Keyed(body, (worker) => new WorkerItem(worker, this, this.visible, context));
+    this.output = new WorkerOutput(this.fold.body, context);
   }
 
   update(state: State): void {
     this.reason = state.controls.retire_worker ?? '';
+    this.silent = state.controls.worker_output ?? '';
+    this.output.update(this.silent);
     const workers = [...state.workers.values()].sort((a, b) => a.index - b.index);
     const inState = (name: string): number => workers.filter(({ state }) => state === name).length;
     const lost = inState('lost');
@@ -76,7 +85,7 @@ export class Workers implements Section {
 
 class WorkerItem implements Item<WorkerRow> {
   readonly root: HTMLTableRowElement;
-  private readonly name: HTMLElement;
+  private readonly name: HTMLButtonElement;
   private readonly host: HTMLElement;
   private readonly activity: HTMLElement;
   private readonly error: HTMLElement;
@@ -99,7 +108,11 @@ class WorkerItem implements Item<WorkerRow> {
     this.worker = worker;
     const { root, head } = makeRow();
     this.root = root;
-    this.name = make('span', 'psnb-row-name', head);
+    this.name = make('button', 'psnb-row-name psnb-row-link', head);
+    this.name.type = 'button';
+    this.name.addEventListener('click', () => {
+      if (!this.table.silent) this.table.output.ask(this.worker.name);
+    });
     this.host = make('span', 'psnb-address', head);
     this.activity = make('span', 'psnb-row-activity', head);
     this.error = make('span', 'psnb-row-error', head);
@@ -141,6 +154,9 @@ class WorkerItem implements Item<WorkerRow> {
   private draw(): void {
     const { worker } = this;
     const { commands } = this.context;
+    const shows = this.table.silent || 'Show what its closures have printed';
+    setAttribute(this.name, 'aria-disabled', String(!!this.table.silent));
+    setAttribute(this.name, 'aria-description', shows);
     setHidden(this.retire.root, worker.state !== 'ready');
     this.retire.update({
       label: 'Retire',

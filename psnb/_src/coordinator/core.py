@@ -374,6 +374,8 @@ class CoordinatorCore:
             return self.stop_training
         if name in ("describe_table", "look_up_row"):
             return partial(getattr(table_views, name), self.strategy.parameters())
+        if name == "worker_output":
+            return self.records.output.shown
         coordinator = self._coordinator()
         if coordinator is None:
             raise CoordinatorClosedError("the coordinator is gone: make a new one")
@@ -396,6 +398,7 @@ class CoordinatorCore:
             "retire_worker": closed,
             "describe_table": closed,
             "look_up_row": closed,
+            "worker_output": "",
         }
 
     def watch(self) -> None:

@@ -75,9 +75,10 @@ _ARGUMENTS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "retire_worker": {"worker": str},
     "describe_table": {"table": str},
     "look_up_row": {"table": str, "row_id": str},
+    "worker_output": {"worker": str},
 }
 
-_LOOKS = {"describe_table": "described", "look_up_row": "found"}
+_LOOKS = {"describe_table": "described", "look_up_row": "found", "worker_output": "output"}
 """Commands that change nothing, and the part of the reply that has what they found."""
 
 
@@ -151,4 +152,5 @@ _TEXTS = {
     "add_worker": "a worker is being started",
     "describe_table": "described",
     "look_up_row": "found",
+    "worker_output": "shown below the workers",
 }

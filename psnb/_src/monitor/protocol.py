@@ -202,7 +202,24 @@ CommandName = Literal[
     "retire_worker",  # worker: str, its name
     "describe_table",  # table: str
     "look_up_row",  # table: str, row_id: str, as JavaScript's numbers do not hold 64 bits
+    "worker_output",  # worker: str, its name
 ]
+
+
+class OutputRow(TypedDict):
+    """A line that a closure has printed, warned of or logged."""
+
+    time: float  # seconds since the epoch
+    closure: str  # "function #number"
+    text: str
+
+
+class OutputFound(TypedDict):
+    """The last lines of a worker."""
+
+    worker: str
+    left_out: int  # lines before these
+    lines: list[OutputRow]
 
 
 class TableDescribed(TypedDict):
@@ -312,6 +329,7 @@ class CommandReply(TypedDict):
     result: str  # for people, for example the checkpoint's path
     described: NotRequired[TableDescribed]  # of describe_table
     found: NotRequired[RowFound]  # of look_up_row
+    output: NotRequired[OutputFound]  # of worker_output
 
 
 class Source(TypedDict):

@@ -102,6 +102,6 @@ class Viewed(Protocol):
         """Return what carries a command out: a function of its arguments.
 
         It does what the method of the same name of a `ClusterCoordinator` does; ``stop_training``
-        ends the training of a trainer when what runs has ended, and ``describe_table`` and
-        ``look_up_row`` return what a reply has.
+        ends the training of a trainer when what runs has ended, and ``describe_table``,
+        ``look_up_row`` and ``worker_output`` return what a reply has.
         """

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from psnb._src.monitor.protocol import OutputFound, OutputRow
 from psnb._src.utils.interrupts import Lock
 from psnb._src.utils.text import unknown
 from psnb.errors import ConfigurationError
@@ -21,6 +22,9 @@ MOST_LINES, MOST_BYTES = 1000, 1 << 20
 
 MOST_BYTES_IN_ALL = 32 << 20
 """Bytes of all workers; beyond that, those that have been silent for longest are forgotten."""
+
+MOST_SHOWN = 200
+"""Lines that a view shows."""
 
 _OVERHEAD = 150
 """Bytes that a line takes beside its texts, about."""
@@ -117,3 +121,12 @@ class OutputLog:
             names = [f"{index} ({name})" for name, index in sorted(every, key=lambda each: each[1])]
             raise ConfigurationError(unknown("worker of index", worker, names))
         return sorted(lines, key=lambda line: line.time) if len(found) > 1 else lines, left_out
+
+    def shown(self, worker: str) -> OutputFound:
+        """Return the last lines of a worker that a view has, for it."""
+        lines, left_out = self.of(worker, [(worker, -1)])
+        rows = [
+            OutputRow(time=each.time, closure=each.closure, text=each.text)
+            for each in lines[-MOST_SHOWN:]
+        ]
+        return OutputFound(worker=worker, left_out=left_out + len(lines) - len(rows), lines=rows)
