@@ -134,14 +134,21 @@ def test_nothing_is_written_of_a_table_that_rests(tmp_path: Path) -> None:
     assert own_parts(manager.save()) == []
 
 
-def test_a_smaller_bound_lets_those_leave_that_would(tmp_path: Path) -> None:
+def test_a_smaller_bound_lets_those_leave_that_would(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     model = Leaving(1)
     model.push(*range(10))
     model.push(3, 4, 5)
     path = manager_of(model, tmp_path).save()
     found = restored(path, 1, 3)
+    assert "'leaving': more rows were loaded than" in caplog.text
+    assert "7 of them have left" in caplog.text
     assert {*found.rows()} == {3, 4, 5}
     assert found.leaving.statistics().rows == 3
+    caplog.clear()
+    restored(path, 2, 20)
+    assert caplog.text == ""
 
 
 def test_a_checkpoint_of_a_table_without_a_bound_is_restored(tmp_path: Path) -> None:

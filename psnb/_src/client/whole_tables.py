@@ -8,9 +8,12 @@ pieces. So it never holds more than a few.
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +42,8 @@ TableName = tuple[ShardId, str]
 """A shard, and a table there."""
 
 _ATTEMPTS = 5
+
+logger = logging.getLogger("psnb")
 
 
 def _reading(
@@ -341,23 +346,33 @@ def _finish(server_client: ServerClient, loads: Sequence[TableLoad]) -> None:
         for load in loads
         if load.reads and load.last and load.last[0].there
     }
-    done = _read_there(server_client, asked)
-    left = [load for load in loads if load not in done]
+    excess = _read_there(server_client, asked)
+    left = [load for load in loads if load not in excess]
     tails = [
         load.tail | read_waiting([part.arrays for part in load.last], load.owner) for load in left
     ]
-    server_client.call(
+    answers = server_client.call(
         [
             on_table(*load.table, table_ops.FinishTable(tail))
             for load, tail in zip(left, tails, strict=True)
         ]
     )
+    excess |= dict(zip(left, answers, strict=True))
+    lost: Counter[str] = Counter()
+    for load, count in excess.items():
+        lost[load.table[1]] += count
+    for name, count in (+lost).items():
+        logger.warning(
+            "embedding %r: more rows were loaded than max_rows= lets its shards have: %s of them "
+            "have left at once, as evict= says",
+            *(name, f"{count:,}"),
+        )
 
 
 def _read_there(
     server_client: ServerClient, asked: Mapping[TableLoad, ops.ReadsFiles]
-) -> set[TableLoad]:
-    """Have servers make changes with what they read; return those that were made.
+) -> dict[TableLoad, Any]:
+    """Have servers make changes with what they read; return the results of those that were made.
 
     One that could not read something is not asked to read again.
     """
@@ -368,4 +383,4 @@ def _read_there(
             load.reads = False
         elif isinstance(answer, Exception):
             raise answer
-    return {load for load in asked if load.reads}
+    return {load: each for load, each in zip(asked, answers, strict=True) if load.reads}

@@ -284,7 +284,7 @@ class RemoveSaved(ReadsFiles, frozen=True):
 
 
 class FinishSaved(ReadsFiles, frozen=True):
-    """`Table.finish` with a tail, and the ids that wait for a row in some parts."""
+    """`FinishTable` with a tail, and the ids that wait for a row in some parts."""
 
     parts: Sequence[PartKey]
     owner: Owner | None

@@ -252,12 +252,13 @@ class LeavingRows(RowTable):
         leaving.queue, leaving.head = ids, 0
         self._growing().flag(leaving)
 
+    @property
+    def excess(self) -> int:
+        return 0 if self._leaving is None else max(0, self.index.count - self._leaving.bound)
+
     def surplus(self) -> ops.RemoveRows | None:
         """Return what removes as many rows as there are too many, after rows were loaded."""
-        leaving = self._leaving
-        if leaving is None or (more := self.index.count - leaving.bound) <= 0:
-            return None
-        return ops.RemoveRows(self._first_to_leave(more))
+        return ops.RemoveRows(self._first_to_leave(self.excess)) if self.excess else None
 
     def count_minute(self) -> None:
         """Count a minute; rows whose time is over go."""

@@ -489,7 +489,7 @@ class PutSegment(TableChange, frozen=True):
 
 
 class FinishTable(TableChange, frozen=True):
-    """`Table.finish`."""
+    """`Table.finish`; returns `Table.excess`."""
 
     tail: Segment
 

@@ -141,6 +141,11 @@ class Table(ABC):
         """
         return None
 
+    @property
+    def excess(self) -> int:
+        """How many rows more than its bound it has: only while it is loaded."""
+        return 0
+
     def surplus(self) -> ops.TableChange | None:
         """Return what must be done on all replicas after it was loaded."""
         return None
@@ -249,7 +254,8 @@ class Table(ABC):
             case ops.ClearTable():
                 return self.clear()
             case ops.FinishTable(tail):
-                return self.finish(tail)
+                self.finish(tail)
+                return self.excess
         raise self.unknown(operation)
 
     def unknown(self, operation: ops.TableOperation) -> InternalError:
