@@ -75,8 +75,11 @@ if TYPE_CHECKING:
         LearningRateScheduler,
         TensorBoard,
     )
+    from psnb._src.training.comparing import compare
     from psnb._src.training.device_workers import DeviceWorker, Downpour, Hogwild
     from psnb._src.training.history import EpochRow, TrainingHistory, TrainingSnapshot
+    from psnb._src.training.mlflow_log import MLflow
+    from psnb._src.training.runs import Run, RunMetric, Runs, runs
     from psnb._src.training.section import Section
     from psnb._src.training.trainer import Callback, Trainer
     from psnb._src.utils.phases import PhaseStatistics
@@ -129,6 +132,7 @@ __all__ = [
     "LearningRateScheduler",
     "Lion",
     "LoadedModel",
+    "MLflow",
     "MaxSize",
     "MetricStatistics",
     "MinSize",
@@ -149,6 +153,9 @@ __all__ = [
     "RowStatistics",
     "RowUsage",
     "RowWiseAdagrad",
+    "Run",
+    "RunMetric",
+    "Runs",
     "Schedule",
     "Section",
     "ServerStatistics",
@@ -172,6 +179,7 @@ __all__ = [
     "as_completed",
     "attach",
     "checkpoint",
+    "compare",
     "connect",
     "data",
     "errors",
@@ -185,6 +193,7 @@ __all__ = [
     "push",
     "report",
     "resume",
+    "runs",
     "worker_context",
     "worker_index",
 ]
@@ -247,6 +256,9 @@ _PLACES = {
     ),
     "training.device_workers": ("DeviceWorker", "Downpour", "Hogwild"),
     "training.history": ("EpochRow", "TrainingHistory", "TrainingSnapshot"),
+    "training.comparing": ("compare",),
+    "training.mlflow_log": ("MLflow",),
+    "training.runs": ("Run", "RunMetric", "Runs", "runs"),
     "training.section": ("Section",),
     "training.trainer": ("Callback", "Trainer"),
 }

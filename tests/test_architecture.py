@@ -68,6 +68,7 @@ PUBLIC = [
     *("Callback", "DeviceWorker", "Downpour", "EpochRow", "Hogwild", "Section"),
     *("CSVLog", "EarlyStopping", "JSONLinesLog", "LearningRateScheduler", "TensorBoard"),
     *("Trainer", "TrainingHistory", "TrainingSnapshot"),
+    *("MLflow", "Run", "RunMetric", "Runs", "compare", "runs"),
 ]
 
 INTERNALS = [

@@ -257,6 +257,18 @@ def test_a_warm_start_and_a_look_without_a_cluster(
     assert given["saved"]["users"].ids.tolist() == [3, 5]
 
 
+def test_runs_are_compared(given: Namespace) -> None:
+    coordinator = given["coordinator"]
+    coordinator.schedule(lambda: psnb.report(loss=0.5, examples=8))
+    coordinator.join()
+    given["manager"].save()
+    run(given, "# The runs of a folder")
+    assert given["best"] == 0.5
+    run(given, "# Two runs, one of which lives")
+    assert len(given["figure"].axes[0].lines) == 2
+    run(given, "# A history in a file")
+
+
 def test_when_something_died(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -99,6 +99,7 @@ def test_a_series_has_the_documented_types() -> None:
         "time": np.float64,
         "value": np.float64,
         "smoothed": np.float64,
+        "examples": np.float64,
     }
 
 

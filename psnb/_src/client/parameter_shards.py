@@ -8,6 +8,8 @@ the servers right now.
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -54,6 +56,8 @@ class ParameterShards:
         As given; ``tables`` are the same for all handles of one parameter, in any process.
     made_with : Optimizer or None
         The optimizer that it was made with.
+    changes : deque of tuple
+        When which hyperparameter was set to what by this object, the latest thousand.
     """
 
     knows_norm = True
@@ -71,6 +75,7 @@ class ParameterShards:
         self.made_with, self._nonfinite = optimizer, nonfinite
         self.tables = tuple(tables)
         self.own_client = server_client
+        self.changes: deque[tuple[float, str, Any]] = deque(maxlen=1_000)  # atomic: append, copy
 
     @property
     def optimizer(self) -> LiveOptimizer | None:
@@ -223,8 +228,9 @@ class LiveOptimizer:
                 "one that clips nothing (clipnorm=1e30), which can then be changed"
             )
         # Checked here as well, so that no server accepts what another would refuse.
-        checked = getattr(tuned(self._made, shards.name, {name: value}), name)
-        shards.ask_all(ops.TuneOptimizer({name: checked}))
+        changed = tuned(self._made, shards.name, {name: value})
+        shards.ask_all(ops.TuneOptimizer({name: getattr(changed, name)}))
+        shards.changes.append((time.time(), name, changed.describe()[name]))
 
     @property
     def iterations(self) -> int:

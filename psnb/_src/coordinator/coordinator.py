@@ -716,9 +716,9 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         dict of str to dict
             Of each metric ``step`` (int64: how many values had been reported; of validation, as
             ``val_auc``, how many of its metric), ``time`` (float64, seconds since the epoch),
-            ``value`` and ``smoothed`` (float64), each of shape ``(points,)``. A series is thinned
-            out evenly when it gets longer than ten thousand points, so it always spans the whole
-            run.
+            ``value``, ``smoothed`` and ``examples`` (float64; how many had been reported), each of
+            shape ``(points,)``. A series is thinned out evenly when it gets longer than ten
+            thousand points, so it always spans the whole run.
         """
         records = self._core.records
         records.merged.draw(time.time(), period=0.0)  # with the very last examples

@@ -30,6 +30,7 @@ from psnb._src.coordinator.closures.functions import FunctionRegistry
 from psnb._src.coordinator.closures.options import ScheduleOptions
 from psnb._src.coordinator.closures.remote_value import RemoteValue, StepValues
 from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.recording import Recording
 from psnb._src.coordinator.rerun import pickled_call
 from psnb._src.coordinator.saving import Saving
 from psnb._src.coordinator.scheduling.gates import gate_for
@@ -51,6 +52,7 @@ from psnb._src.monitor.events import Event, EventKind
 from psnb._src.monitor.failures import FailureLog
 from psnb._src.monitor.progress_line import ProgressLine, WorkDone, wanted
 from psnb._src.monitor.protocol import CommandName, Identity
+from psnb._src.monitor.run_record import RunRecord, RunSettings
 from psnb._src.monitor.states import IDLE, RUNNING, coordinator_state
 from psnb._src.monitor.statistics import ServerStatistics, Statistics, WorkerStatistics
 from psnb._src.monitor.training_clock import EpochCount, TrainingClock
@@ -99,6 +101,8 @@ class CoordinatorCore:
         As given.
     records : Records
         What its connections to workers record.
+    recording : Recording
+        What it tells of its run, to be kept and compared.
     leases : LeaseRegistry
         The epochs of leased datasets.
     resources : ResourceRegistry
@@ -131,6 +135,7 @@ class CoordinatorCore:
         self.name = _labels.take(label, coordinator)
         self.strategy, self.mode = strategy, mode
         self.records = records = Records.empty(unpack_error)
+        self.recording = Recording(self.name, records.history)
         self.leases = LeaseRegistry(mode.closures if isinstance(mode, Sync) else None)
         scheduler = Scheduler(records.events, gate_for(mode), self.leases, ended=strategy.ended)
         loop = event_loop(strategy.client)
@@ -240,13 +245,22 @@ class CoordinatorCore:
             tuple(self.leases.states()),
             {name: each.recipe() for name, each in self.strategy.parameters().items()},
             self.strategy.models.all(),
+            self.recording.record(self.run_settings()),
         )
 
-    def go_on_from(self, closures: int, next_number: int) -> None:
+    def run_settings(self) -> RunSettings:
+        """Return with what this run is made, as of now."""
+        strategy = self.strategy
+        workers = sum(not each.ended for each in self.membership.statistics())
+        counts = strategy.layout.replicas, workers, len(strategy.layout.servers)
+        return self.recording.settings(self.mode, counts, strategy.parameters())
+
+    def go_on_from(self, closures: int, next_number: int, record: RunRecord | None = None) -> None:
         """Count and number closures as if there had been those that are saved.
 
-        To be called when none is scheduled.
+        To be called when none is scheduled. A ``record`` is that of the run that goes on.
         """
+        self.recording.go_on_from(record)
         self._numbers = Numbers(max(self._numbers.next, next_number))
         self._next_before = self._numbers.next
         here = _ended(self.queue.statistics())

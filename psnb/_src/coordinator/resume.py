@@ -355,7 +355,7 @@ def resume(directory: str | os.PathLike[str], client: Client, **settings: Any) -
         coordinator = ClusterCoordinator(strategy)
         manager = CheckpointManager(coordinator, directory, **vars(run.manager))
         restored = manager.restore(saved.path)
-        coordinator_core(coordinator).go_on_from(run.closures, run.next_number)
+        coordinator_core(coordinator).go_on_from(run.closures, run.next_number, run.record)
     except BaseException:  # an interrupt, too: no handle of it is left
         strategy.close()
         raise

@@ -14,6 +14,8 @@ from msgspec import Meta, Struct, structs
 
 from psnb._src.client.model_records import ModelRecord
 from psnb._src.coordinator.timeouts import StartDelay, Timeouts
+from psnb._src.monitor.curves import loaded_curves
+from psnb._src.monitor.run_record import RunRecord
 from psnb._src.protocol.modes import MODES
 from psnb._src.utils.checks import check_fields, integer, period, seconds
 from psnb._src.utils.config import from_config, to_config
@@ -125,6 +127,8 @@ class SavedRun(Struct, frozen=True, forbid_unknown_fields=True):
         How the parameters were made, by name.
     models : mapping of str to ModelRecord
         What of which model is in which parameter; none in what an earlier psnb saved.
+    record : RunRecord or None
+        What `psnb.runs` lists; None in what an earlier psnb saved.
     """
 
     versions: Mapping[str, str]
@@ -136,6 +140,7 @@ class SavedRun(Struct, frozen=True, forbid_unknown_fields=True):
     epochs: tuple[Mapping[str, Any], ...]
     recipes: Mapping[str, Mapping[str, Any]]
     models: Mapping[str, ModelRecord] = {}
+    record: RunRecord | None = None
 
     def to_config(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
@@ -156,6 +161,8 @@ class SavedRun(Struct, frozen=True, forbid_unknown_fields=True):
         sizes = {name: each.get("shape") for name, each in parameters.items()}
         for name, record in read.models.items():
             record.check_sizes(name, sizes)
+        if read.record is not None:
+            loaded_curves(read.record.curves)
         return structs.replace(
             read,
             mode=from_config("its mode", read.mode, MODES),

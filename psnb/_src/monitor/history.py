@@ -26,7 +26,7 @@ SMOOTHING = 0.02
 """Weight of a new value in the moving average: about the last hundred values count."""
 
 MOST_METRICS = 500
-"""Metrics that are kept, each of 313 KiB at most; further ones are dropped, with one warning."""
+"""Metrics that are kept, each of 391 KiB at most; further ones are dropped, with one warning."""
 
 EXAMPLES = "examples"
 """The metric that counts training examples: ``psnb.report(examples=len(batch))``."""
@@ -37,7 +37,9 @@ NO_METRICS = (EXAMPLES, "programs")
 VALIDATION = "val_"
 """The prefix of a validation metric's name."""
 
-_POINT = np.dtype([("step", "i8"), ("time", "f8"), ("value", "f8"), ("smoothed", "f8")])
+POINT = np.dtype(
+    [("step", "<i8"), ("time", "<f8"), ("value", "<f8"), ("smoothed", "<f8"), ("examples", "<f8")]
+)
 """One point; arrays of points are copied in microseconds, so a reader holds the lock only
 briefly."""
 
@@ -54,7 +56,8 @@ class Points:
         Of how many values each is one; when it doubles, points get new numbers.
     points : numpy.ndarray
         Each has its ``step`` (how many values had been reported by then; of validation, how many of
-        its metric), its ``time`` (seconds since the epoch), its ``value``, and that ``smoothed``.
+        its metric), its ``time`` (seconds since the epoch), its ``value``, that ``smoothed``, and
+        how many ``examples`` had been reported by then.
     """
 
     start: int
@@ -69,7 +72,7 @@ class _Series:
     last: float = float("nan")
     smoothed: float = float("nan")
     length: int = 0
-    points: np.ndarray = field(default_factory=lambda: np.empty(0, _POINT))
+    points: np.ndarray = field(default_factory=lambda: np.empty(0, POINT))
 
 
 class History:
@@ -88,8 +91,8 @@ class History:
         self._capacity = capacity
         self._series: dict[str, _Series] = {}
         self._slices: dict[str, SliceTable] = {}
-        self._examples = Rate()
-        self._lock = Lock()  # guards _series and everything in it, and _slices
+        self._examples, self._total = Rate(), 0.0
+        self._lock = Lock()  # guards _series and everything in it, _slices and _total
         self._dropped = ""  # the first that was one too many
         self._warned = False
 
@@ -116,10 +119,12 @@ class History:
             examples = [values[EXAMPLES] for _, values in reports if EXAMPLES in values]
             if examples:
                 self._examples.add(sum(examples), monotonic())
-            by_name: dict[str, list[tuple[float, float]]] = {}
+            by_name: dict[str, list[tuple[float, float, float]]] = {}
             for time, values in reports:
+                more = values.get(EXAMPLES, 0.0)
+                self._total += more if math.isfinite(more) else 0.0
                 for name, value in values.items():
-                    by_name.setdefault(name, []).append((time, value))
+                    by_name.setdefault(name, []).append((time, value, self._total))
             for name, several in by_name.items():
                 self._append(name, several, averaged)
         self._warn()
@@ -138,7 +143,7 @@ class History:
             for name, value in values.items():
                 trained = self._series.get(name)
                 place = None if trained is None else trained.count
-                self._append(VALIDATION + name, [(time, value)], False, place)
+                self._append(VALIDATION + name, [(time, value, self._total)], False, place)
         self._warn()
 
     def set_slices(self, name: str, table: SliceTable) -> None:
@@ -155,19 +160,19 @@ class History:
     def _append(
         self,
         name: str,
-        several: Sequence[tuple[float, float]],
+        several: Sequence[tuple[float, float, float]],
         averaged: bool,
         place: int | None = None,
     ) -> None:
-        """Append values, each with its time, in the place of their number or another."""
+        """Append values, each with its time and the examples so far, at their number or another."""
         series = self._series.get(name)
         if series is None:
             if len(self._series) >= MOST_METRICS:
                 self._dropped = self._dropped or name
                 return
-            series = self._series[name] = _Series(points=np.empty(self._capacity, _POINT))
+            series = self._series[name] = _Series(points=np.empty(self._capacity, POINT))
         count, smoothed, rows = series.count, series.smoothed, []
-        for when, value in several:
+        for when, value, examples in several:
             count += 1
             # A plain mean until there are enough values, then exponential: no slow start from the
             # first value. A NaN does not spoil the average for ever.
@@ -176,7 +181,7 @@ class History:
             elif not math.isnan(value):
                 smoothed += max(SMOOTHING, 1.0 / count) * (value - smoothed)
             if count % series.stride == 0:
-                rows.append((count if place is None else place, when, value, smoothed))
+                rows.append((count if place is None else place, when, value, smoothed, examples))
                 if series.length + len(rows) >= self._capacity:
                     self._keep(series, rows)
                     rows = []
@@ -184,7 +189,7 @@ class History:
         if rows:
             self._keep(series, rows)
 
-    def _keep(self, series: _Series, rows: list[tuple[int, float, float, float]]) -> None:
+    def _keep(self, series: _Series, rows: list[tuple[int, float, float, float, float]]) -> None:
         """Append points for which there is room; drop every second one if it is full then."""
         end = series.length + len(rows)
         series.points[series.length : end] = rows
@@ -263,8 +268,8 @@ class History:
         -------
         dict of str to numpy.ndarray
             ``step`` (int64: how many values had been reported; of validation, how many of its
-            metric), ``time`` (float64, seconds since the epoch), ``value`` and ``smoothed``
-            (float64), each of shape ``(points,)``.
+            metric), ``time`` (float64, seconds since the epoch), ``value``, ``smoothed`` and
+            ``examples`` (float64; how many had been reported), each of shape ``(points,)``.
 
         Raises
         ------
@@ -272,4 +277,4 @@ class History:
             If no metric with that name was reported yet.
         """
         points = self.points(name).points
-        return {field: np.ascontiguousarray(points[field]) for field in _POINT.names or ()}
+        return {field: np.ascontiguousarray(points[field]) for field in POINT.names or ()}

@@ -1,17 +1,33 @@
-"""TrainingHistory: the results of training, epoch by epoch. Immutable. Pure."""
+"""TrainingHistory: the results of training, epoch by epoch, also in files. Immutable. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, to_builtins
 
 from psnb._src.metrics.slice_table import SliceTable, loaded_table
 from psnb._src.monitor.html.tables import html_table
+from psnb._src.monitor.run_record import RunSettings
+from psnb._src.utils.checks import path_text
+from psnb._src.utils.files import sync
+from psnb._src.utils.sealed_json import FormatError, read_sealed, sealed, typed
 from psnb._src.utils.text import text_table, unknown
-from psnb.errors import ConfigurationError
+from psnb.errors import CheckpointError, ConfigurationError
+
+HISTORY = ".run.json"
+"""How the names of saved histories end."""
+
+_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +104,14 @@ class TrainingHistory:
     state : mapping
         Where training is, in JSON's types: ``train_from_dataset(..., resume=history.state)``
         continues from there. Checkpoints of the trainer have it as their metadata.
+    settings : mapping
+        With what was trained, in JSON's types; see `Run`.
     """
 
     rows: tuple[EpochRow, ...] = ()
     stopped: str = ""
     state: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __getitem__(self, name: str) -> list[Any]:
         columns = ("epoch", "examples", "batches", "seconds")
@@ -111,6 +130,38 @@ class TrainingHistory:
     def names(self) -> list[str]:
         """The names of its metrics, in the order in which they first came."""
         return list(dict.fromkeys(name for row in self.rows for name in row.metrics))
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write rows and settings into a file, for `runs` and `compare`; the state is left out.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            A file of this machine whose name ends with ``.run.json``; one that is there is
+            replaced, wholly or not at all.
+
+        Returns
+        -------
+        pathlib.Path
+            The file.
+
+        Raises
+        ------
+        ConfigurationError
+            If the name has another end.
+        OSError
+            If it cannot be written.
+        """
+        file = Path(path_text("save: path", path)).absolute()
+        if not file.name.endswith(HISTORY):
+            raise ConfigurationError(
+                f"save: psnb.runs finds a history by its name: it must end with {HISTORY!r}, found "
+                f"{file.name!r:.200}"
+            )
+        settings = self.settings or None
+        content = {"saved": time.time(), "settings": settings, "stopped": self.stopped}
+        _replace(file, sealed({**content, "rows": saved_rows(self.rows)}, _FORMAT))
+        return file
 
     def __repr__(self) -> str:
         head, *rows = self._cells()
@@ -169,3 +220,46 @@ def loaded_rows(saved: Any) -> tuple[EpochRow, ...]:
         slices = {name: loaded_table(each) for name, each in dict(row.get("slices", {})).items()}
         rows.append(EpochRow(**{**row, "metrics": metrics, "slices": slices}))
     return tuple(rows)
+
+
+class _Saved(Struct, frozen=True, forbid_unknown_fields=True):
+    saved: Annotated[float, Meta(ge=0, lt=1e11)]
+    settings: RunSettings | None
+    stopped: str
+    rows: Sequence[Mapping[str, Any]]
+
+
+def loaded_history(path: Path) -> tuple[TrainingHistory, float]:
+    """Return a history that was saved, and when that was.
+
+    Raises
+    ------
+    CheckpointError
+        If it is not there, damaged, or of another format.
+    """
+    try:
+        saved = typed(read_sealed(path, _FORMAT), _Saved)
+        settings = {} if saved.settings is None else to_builtins(saved.settings)
+        return TrainingHistory(loaded_rows(saved.rows), saved.stopped, {}, settings), saved.saved
+    except FormatError as error:
+        raise CheckpointError(f"history {str(path)!r} {error}") from error
+    except (OSError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"{str(path)!r} is not a saved history, or is damaged: {str(error)[:500]}"
+        ) from error
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file wholly, or leave what is there as it is."""
+    opened, name = tempfile.mkstemp(prefix=".", suffix=".partial", dir=path.parent)
+    try:
+        with open(opened, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:  # an interrupt, too
+        with suppress(OSError):
+            os.unlink(name)
+        raise
+    sync(path.parent)

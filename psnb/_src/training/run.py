@@ -22,6 +22,7 @@ from psnb._src.coordinator.resume import CheckpointManager
 from psnb._src.coordinator.saving import Saves
 from psnb._src.monitor.history import EXAMPLES, VALIDATION
 from psnb._src.monitor.progress_line import WorkDone
+from psnb._src.monitor.run_record import settings_of
 from psnb._src.monitor.training_clock import TrainingClock
 from psnb._src.training.device_workers import DeviceWorker
 from psnb._src.training.epoch_progress import NO_PART, EpochProgress, FetchLines, loaded_part
@@ -163,7 +164,8 @@ class TrainingRun:
 
     def history(self) -> TrainingHistory:
         """Return what came out of it so far."""
-        return TrainingHistory(self._rows, self._stopped, self._state())
+        settings = settings_of(self._core.run_settings())
+        return TrainingHistory(self._rows, self._stopped, self._state(), settings)
 
     def _train_all(self) -> None:
         try:

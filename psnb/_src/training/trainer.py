@@ -327,7 +327,8 @@ class Trainer(FixedAttributes):
 
     def _restore(self, manager: CheckpointManager, path: AnyPath, saved: SavedRun) -> None:
         manager.restore(path)
-        coordinator_core(self.coordinator).go_on_from(saved.closures, saved.next_number)
+        core = coordinator_core(self.coordinator)
+        core.go_on_from(saved.closures, saved.next_number, saved.record)
 
     def evaluate(self, dataset: Any) -> Results:
         """Evaluate the model on a dataset; every example counts exactly once, whatever worker dies.

@@ -1,0 +1,134 @@
+"""Curves: what a run has reported, thinned out, as its checkpoints keep it. Pure.
+
+They are of one moment and never change. A run that goes on from a checkpoint continues the curves
+that were saved there: `joined`.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import numpy as np
+from msgspec import Meta, Struct
+
+from psnb._src.monitor.history import POINT, VALIDATION, History
+from psnb._src.utils.sealed_json import require
+
+MOST_POINTS = 1_000
+"""Points of a metric that are saved, 54 bytes each."""
+
+_MOST_IN_ALL = 100_000
+"""Points of all metrics that are saved: of very many, each has fewer."""
+
+_FEWEST = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One metric.
+
+    Attributes
+    ----------
+    count : int
+        How many values were reported.
+    points : numpy.ndarray
+        Of dtype `POINT`, the newest last; one at least.
+    """
+
+    count: int
+    points: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """All metrics of a run, by name, and the examples that were reported."""
+
+    named: Mapping[str, Curve] = field(default_factory=dict)
+    examples: float = 0.0
+
+
+class SavedCurve(Struct, frozen=True, forbid_unknown_fields=True):
+    """A `Curve` as JSON can hold it: the points are base64, which has NaN, too."""
+
+    count: Annotated[int, Meta(ge=1, lt=1 << 53)]
+    points: str
+
+
+class SavedCurves(Struct, frozen=True, forbid_unknown_fields=True):
+    """`Curves` as JSON can hold them."""
+
+    named: Mapping[str, SavedCurve] = {}
+    examples: Annotated[float, Meta(ge=0)] = 0.0
+
+
+def curves_of(history: History) -> Curves:
+    """Return the curves of what was reported until now."""
+    named = {}
+    for name, metric in history.metrics().items():
+        points = history.points(name).points
+        if len(points):
+            named[name] = Curve(metric.count, points)
+    newest = [float(curve.points["examples"].max()) for curve in named.values()]
+    return Curves(named, max(newest, default=0.0))
+
+
+def joined(earlier: Curves, later: Curves) -> Curves:
+    """Return the curves of a run that went on: its later points count on from the earlier ones."""
+    named = dict(earlier.named)
+    for name, curve in later.named.items():
+        points = curve.points.copy()
+        points["examples"] += earlier.examples
+        before = earlier.named.get(name)
+        # Validation is in the places of its metric, where that is reported.
+        places = earlier.named.get(name.removeprefix(VALIDATION)) or before
+        if places is not None:
+            points["step"] += places.count
+        if before is None:
+            named[name] = Curve(curve.count, points)
+        else:
+            both = np.concatenate([before.points, points])
+            named[name] = Curve(before.count + curve.count, both)
+    return Curves(named, earlier.examples + later.examples)
+
+
+def saved_curves(curves: Curves) -> SavedCurves:
+    """Return what is saved of curves: of long ones, evenly spaced points, the last among them."""
+    most = max(_FEWEST, min(MOST_POINTS, _MOST_IN_ALL // max(1, len(curves.named))))
+    named = {
+        name: SavedCurve(
+            curve.count, base64.b64encode(_thinned(curve.points, most).tobytes()).decode()
+        )
+        for name, curve in curves.named.items()
+    }
+    return SavedCurves(named, curves.examples)
+
+
+def _thinned(points: np.ndarray, most: int) -> np.ndarray:
+    if len(points) <= most:
+        return points
+    return points[np.linspace(len(points) - 1, 0, most).astype(int)[::-1]]
+
+
+def loaded_curves(saved: SavedCurves) -> Curves:
+    """Return the curves that were saved.
+
+    Raises
+    ------
+    ValueError
+        If they are none.
+    """
+    named = {}
+    for name, curve in saved.named.items():
+        data = base64.b64decode(curve.points, validate=True)
+        whole = len(data) and len(data) % POINT.itemsize == 0
+        require(bool(whole), f"the points of {name!r:.80} are cut")
+        points = np.frombuffer(data, POINT)
+        steps, where = points["step"], (points["time"], points["examples"])
+        # 1 << 53: two runs are joined, and steps are drawn as floats.
+        inside = steps.min() >= 0 and steps.max() < 1 << 53 and np.isfinite(where).all()
+        require(bool(inside), f"the points of {name!r:.80} are nowhere")
+        named[name] = Curve(curve.count, points)
+    return Curves(named, saved.examples)

@@ -1,0 +1,147 @@
+"""MLflow: the callback that tracks training in MLflow."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from psnb._src.training.history import EpochRow, TrainingHistory, TrainingSnapshot
+from psnb._src.training.runs import summary
+from psnb._src.training.trainer import Callback, Trainer
+from psnb._src.utils.checks import seconds
+from psnb.errors import ConfigurationError
+
+_UNKNOWN = re.compile(r"[^\w\-. /]", re.ASCII)
+"""What MLflow refuses in a name."""
+
+_MOST_TEXT = 6_000  # of a parameter's value
+_MOST_PARAMETERS = 100  # of a request
+
+
+class MLflow(Callback):
+    """Tracks each training as a run of MLflow.
+
+    Metrics are as those of `TensorBoard`: under ``epoch/`` and a metric's name the values of whole
+    epochs, by the epoch; under ``batch/`` those of the epoch so far, by the number of batches that
+    this training has used. Characters that MLflow refuses in a name become ``_``. The settings of
+    the run are its parameters: mode, workers, servers, and optimizers by the name of what they
+    train. The git commit is a tag. A run ends as finished, killed (training was stopped), or
+    failed. Needs ``pip install psnb[mlflow]``.
+
+    The workers wait while MLflow's server is told something, for as long as its client waits for
+    it: see ``MLFLOW_HTTP_REQUEST_TIMEOUT`` and ``MLFLOW_HTTP_REQUEST_MAX_RETRIES``.
+
+    Parameters
+    ----------
+    experiment : str
+        The name of the experiment; it is made if there is none.
+    tracking_uri : str, optional
+        Where MLflow keeps runs; by default where it is told to: ``MLFLOW_TRACKING_URI``.
+    name : str, optional
+        The run's; by default the coordinator's.
+    every : float
+        Seconds between two values under ``batch/``, at least.
+
+    Attributes
+    ----------
+    run_id : str
+        Of the latest training; empty before.
+
+    Raises
+    ------
+    ConfigurationError
+        If MLflow is not installed.
+    """
+
+    def __init__(
+        self,
+        experiment: str,
+        tracking_uri: str | None = None,
+        name: str | None = None,
+        every: float = 10.0,
+    ) -> None:
+        try:
+            import mlflow  # noqa: F401
+        except ImportError as error:
+            raise ConfigurationError(
+                "psnb.MLflow needs mlflow: pip install psnb[mlflow]"
+            ) from error
+        self._experiment, self._uri, self._name = experiment, tracking_uri, name
+        self._every = seconds("MLflow: every", every, zero=True)
+        self._client: Any = None
+        self._before = 0  # batches of earlier epochs
+        self._last_report = 0.0
+        self._failed = False
+        self.run_id = ""
+
+    def on_begin(self, trainer: Trainer) -> None:
+        """Begin a run, with the settings."""
+        from mlflow.tracking import MlflowClient
+
+        self._client = client = MlflowClient(self._uri)
+        found = client.get_experiment_by_name(self._experiment)
+        experiment = (
+            client.create_experiment(self._experiment) if found is None else found.experiment_id
+        )
+        history = trainer.history
+        settings, name = history.settings, self._name or trainer.coordinator.name
+        commit = settings.get("commit")
+        tags = {"mlflow.source.git.commit": commit} if commit else {}
+        run = client.create_run(experiment, run_name=name, tags=tags)
+        self.run_id, self._failed = run.info.run_id, False
+        for parameters in _parameters(settings):
+            client.log_batch(self.run_id, params=parameters)
+        self._before = sum(row.batches for row in history.rows)
+        self._last_report = time.monotonic()
+
+    def on_batch(self, trainer: Trainer, snapshot: TrainingSnapshot) -> None:
+        """Log the metrics so far, if the last ones are old enough."""
+        now = time.monotonic()
+        if now - self._last_report >= self._every:
+            self._last_report = now
+            self._log("batch", snapshot.metrics, self._before + snapshot.batch)
+
+    def on_epoch(self, trainer: Trainer, row: EpochRow) -> None:
+        """Log the epoch's metrics."""
+        self._before += row.batches
+        self._log("epoch", row.metrics, row.epoch)
+
+    def on_failure(self, trainer: Trainer, error: Exception) -> None:
+        """Note that the run failed."""
+        self._failed = True
+
+    def on_end(self, trainer: Trainer, history: TrainingHistory) -> None:
+        """End the run."""
+        if self._client is not None:
+            stopped = "KILLED" if history.stopped else "FINISHED"
+            client, self._client = self._client, None
+            client.set_terminated(self.run_id, "FAILED" if self._failed else stopped)
+
+    def _log(self, kind: str, metrics: Mapping[str, float], step: int) -> None:
+        from mlflow.entities import Metric
+
+        now = time.time_ns() // 1_000_000
+        found = [
+            Metric(_UNKNOWN.sub("_", f"{kind}/{name}"), float(value), now, step)
+            for name, value in metrics.items()
+        ]
+        self._client.log_batch(self.run_id, metrics=found)
+
+
+def _parameters(settings: Mapping[str, Any]) -> Iterator[list[Any]]:
+    """Yield settings as MLflow's parameters, as many at once as it takes."""
+    from mlflow.entities import Param
+
+    if not settings:
+        return
+    values = {"settings": summary(settings)}
+    values |= {key: str(settings[key]) for key in ("workers", "servers", "replicas")}
+    values["mode"] = json.dumps(settings["mode"])
+    for name, optimizer in settings["optimizers"].items():
+        values[f"optimizer/{_UNKNOWN.sub('_', name)}"] = json.dumps(optimizer)
+    every = [Param(name, value[:_MOST_TEXT]) for name, value in values.items()]
+    for first in range(0, len(every), _MOST_PARAMETERS):
+        yield every[first : first + _MOST_PARAMETERS]

@@ -1,0 +1,48 @@
+"""What a run tells of itself, on a cluster: in its checkpoints, and while it lives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from distributed import Client
+
+import psnb
+
+
+def step(number: int) -> None:
+    psnb.report(loss=1.0 / (1 + number), examples=4)
+
+
+def test_a_run_that_is_resumed_is_one_run_with_its_settings(
+    cluster: Client, tmp_path: Path
+) -> None:
+    with psnb.ParameterServerStrategy(cluster, mode=psnb.Sync(1)) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy, name="monday")
+        weights = strategy.variable(np.zeros(2, np.float32), "w", optimizer=psnb.SGD(0.1))
+        manager = psnb.CheckpointManager(coordinator, tmp_path / "monday")
+        assert weights.optimizer is not None
+        weights.optimizer.learning_rate = 0.05
+        coordinator.schedule(step, (0,))
+        coordinator.schedule(step, (1,))
+        coordinator.join()
+        manager.save()
+        (before,) = psnb.runs(tmp_path)
+    with psnb.resume(tmp_path / "monday", cluster) as resumed:
+        resumed.coordinator.set_learning_rate("w", 0.025)
+        resumed.coordinator.schedule(step, (2,))
+        resumed.coordinator.join()
+        resumed.manager.save()
+        figure = psnb.compare(before, resumed.coordinator, by="examples")
+    (run,) = psnb.runs(tmp_path)
+    assert run.name == resumed.coordinator.name
+    assert run.began == before.began
+    assert run.saved > before.saved
+    assert run.settings["mode"] == {"name": "Sync", "closures": 1}
+    assert run.settings["optimizers"]["w"]["learning_rate"] == 0.1
+    changes = [(each["parameter"], each["value"]) for each in run.settings["changes"]]
+    assert changes == [("w", 0.05), ("w", 0.025)]
+    assert run.history["loss"]["step"].tolist() == [1, 2, 3]
+    assert run.history["loss"]["examples"].tolist() == [4.0, 8.0, 12.0]
+    drawn = [list(line.get_xdata()) for line in figure.axes[0].lines if line.get_linewidth() > 1]
+    assert drawn == [[4.0, 8.0], [4.0, 8.0, 12.0]]

@@ -1,0 +1,84 @@
+"""The callback for MLflow, against the real package and its file store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import psnb
+from psnb._src.monitor.run_record import RunSettings
+from psnb.errors import ConfigurationError
+from tests.training.fake_trainer import FakeTrainer, row
+
+SGD = {"name": "SGD", "learning_rate": 0.1}
+
+SETTINGS = RunSettings(
+    {"name": "Async"}, 0, 2, 1, "1a2b3c4d" * 5, {"w": SGD}, [], {"psnb": "0.1.0"}
+)
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """MLflow's client of an empty store; nothing is sent to anybody."""
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    tracking = pytest.importorskip("mlflow.tracking")
+    return tracking.MlflowClient((tmp_path / "store").as_uri())
+
+
+def trained(client: Any, stopped: str = "", error: Exception | None = None) -> Any:
+    """Return the run of a training."""
+    trainer: Any = FakeTrainer()
+    trainer.history = psnb.TrainingHistory(
+        (row(1, loss=0.5),), settings=msgspec.to_builtins(SETTINGS)
+    )
+    callback = psnb.MLflow("flights", client.tracking_uri, every=0.0)
+    callback.on_begin(trainer)
+    callback.on_batch(trainer, psnb.TrainingSnapshot(2, 3, 30, {"loss": 0.25}, 1.0))
+    callback.on_epoch(trainer, row(2, **{"loss": 0.125, "ndcg@10": 0.75}))
+    if error is not None:
+        callback.on_failure(trainer, error)
+    callback.on_end(trainer, psnb.TrainingHistory(stopped=stopped))
+    callback.on_end(trainer, psnb.TrainingHistory())  # it has ended
+    return client.get_run(callback.run_id)
+
+
+def test_mlflow_gets_metrics_and_settings(client: Any) -> None:
+    run = trained(client)
+    assert run.info.run_name == "fake"
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics == {"batch/loss": 0.25, "epoch/loss": 0.125, "epoch/ndcg_10": 0.75}
+    (batch,) = client.get_metric_history(run.info.run_id, "batch/loss")
+    assert batch.step == 13
+    assert run.data.params == {
+        "settings": "Async, 2 workers, SGD 0.1, 1a2b3c4d",
+        "workers": "2",
+        "servers": "1",
+        "replicas": "0",
+        "mode": '{"name": "Async"}',
+        "optimizer/w": '{"name": "SGD", "learning_rate": 0.1}',
+    }
+    assert run.data.tags["mlflow.source.git.commit"] == "1a2b3c4d" * 5
+
+
+def test_a_run_of_mlflow_ends_as_its_training(client: Any) -> None:
+    every = [trained(client, "interrupted"), trained(client, error=ValueError("no"))]
+    assert [run.info.status for run in every] == ["KILLED", "FAILED"]
+    assert len({run.info.experiment_id for run in every}) == 1
+
+
+def test_mlflow_takes_many_settings(client: Any) -> None:
+    from psnb._src.training.mlflow_log import _parameters
+
+    optimizers = {f"w{number}": SGD for number in range(250)}
+    settings = msgspec.to_builtins(msgspec.structs.replace(SETTINGS, optimizers=optimizers))
+    assert [len(each) for each in _parameters(settings)] == [100, 100, 55]
+
+
+def test_without_mlflow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
+    with pytest.raises(ConfigurationError, match=r"psnb\[mlflow\]"):
+        psnb.MLflow("flights")
