@@ -24,6 +24,7 @@ import {
   warn,
 } from './commands';
 import { Connection } from './connection';
+import { makeComparison } from './comparison';
 import { makeDashboard, type DashboardPanel } from './dashboardPanel';
 import { Hub } from './hub';
 import { Panel, Status } from './panel';
@@ -108,13 +109,14 @@ const panel: JupyterFrontEndPlugin<void> = {
   description: 'The panel in the left sidebar with all coordinators of this server.',
   autoStart: true,
   requires: [IHub, IPreferences],
-  optional: [ICommandPalette, ILayoutRestorer],
+  optional: [ICommandPalette, ILayoutRestorer, ILabShell],
   activate: (
     { commands, shell, serviceManager }: JupyterFrontEnd,
     model: Hub,
     values: Preferences,
     palette: ICommandPalette | null,
     restorer: ILayoutRestorer | null,
+    lab: ILabShell | null,
   ) => {
     const kernelName = (id: string): string => {
       const kernel = [...serviceManager.kernels.running()].find((one) => one.id === id);
@@ -130,6 +132,11 @@ const panel: JupyterFrontEndPlugin<void> = {
       actions: {
         openDashboard: (coordinator) =>
           void commands.execute(CommandIDs.openDashboard, { coordinator }),
+        compare: (coordinators) => {
+          const comparison = makeComparison(coordinators, model);
+          shell.add(comparison, lab ? 'main' : 'right');
+          shell.activateById(comparison.id);
+        },
         openNotebook: (path) => void commands.execute('docmanager:open', { path }),
         control: (coordinator, command) => void complain(model.command(coordinator, command)),
         dismiss: (coordinator) =>

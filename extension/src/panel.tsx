@@ -42,6 +42,8 @@ interface RowActions {
   openDashboard(coordinator: string): void;
   openNotebook(path: string): void;
   control(coordinator: string, command: Row['control']['command']): void;
+  /** Draw the curves of several over each other. */
+  compare(coordinators: string[]): void;
   /** Forget one that is gone. */
   dismiss(coordinator: string): void;
 }
@@ -85,6 +87,7 @@ export class Panel extends SidePanel {
 /** All coordinators on this server. */
 class CoordinatorList extends ReactWidget {
   private readonly redraw: Redraw;
+  private readonly ticked = new Set<string>();
 
   constructor(private readonly options: CoordinatorListOptions) {
     super();
@@ -109,24 +112,43 @@ class CoordinatorList extends ReactWidget {
     const list = rows(hub.sources, (coordinator) => hub.store(coordinator), kernelName, seconds);
     const nothing = blank(hub.reach, list.length);
     const stale = hub.reach.state !== 'connected';
+    const compared = list.map((row) => row.coordinator).filter((each) => this.ticked.has(each));
+    const tick: Tick = {
+      has: (coordinator) => this.ticked.has(coordinator),
+      toggle: (coordinator) => {
+        if (!this.ticked.delete(coordinator)) this.ticked.add(coordinator);
+        this.update();
+      },
+    };
     return (
       <>
+        {compared.length > 1 && (
+          <button className="psnb-Compare" onClick={() => actions.compare(compared)}>
+            Compare the {compared.length} that are ticked
+          </button>
+        )}
         {nothing && <BlankNotice blank={nothing} retry={() => hub.retry()} />}
         <ul className={stale ? 'psnb-mod-stale' : ''} aria-label="Coordinators">
           {list
             .filter((row) => !row.gone)
             .map((row) => (
-              <Entry key={row.coordinator} row={row} actions={actions} />
+              <Entry key={row.coordinator} row={row} actions={actions} tick={tick} />
             ))}
         </ul>
-        <Earlier list={list.filter((row) => row.gone)} actions={actions} />
+        <Earlier list={list.filter((row) => row.gone)} actions={actions} tick={tick} />
       </>
     );
   }
 }
 
+/** Which coordinators are to be compared. */
+interface Tick {
+  has(coordinator: string): boolean;
+  toggle(coordinator: string): void;
+}
+
 /** Those that are gone, folded away. */
-function Earlier({ list, actions }: { list: Row[]; actions: RowActions }) {
+function Earlier({ list, actions, tick }: { list: Row[]; actions: RowActions; tick: Tick }) {
   if (list.length === 0) {
     return null;
   }
@@ -142,18 +164,25 @@ function Earlier({ list, actions }: { list: Row[]; actions: RowActions }) {
       </summary>
       <ul aria-label="Earlier coordinators">
         {list.map((row) => (
-          <Entry key={row.coordinator} row={row} actions={actions} />
+          <Entry key={row.coordinator} row={row} actions={actions} tick={tick} />
         ))}
       </ul>
     </details>
   );
 }
 
-function Entry({ row, actions }: { row: Row; actions: RowActions }) {
+function Entry({ row, actions, tick }: { row: Row; actions: RowActions; tick: Tick }) {
   const { coordinator, control } = row;
   return (
     <li className={`psnb-Entry${row.gone ? ' psnb-mod-gone' : ''}`} data-coordinator={coordinator}>
       <div className="psnb-Entry-head">
+        <input
+          type="checkbox"
+          checked={tick.has(coordinator)}
+          onChange={() => tick.toggle(coordinator)}
+          title="Tick two or more to compare their curves"
+          aria-label={`Compare ${row.title}`}
+        />
         <button
           className="psnb-Entry-title"
           title={`Open the dashboard of ${row.title}`}

@@ -77,6 +77,55 @@ def test_two_kernels_show_as_two_coordinators_with_their_notebooks(
         panel.wait_for_state(opened.path.name, "idle")
 
 
+@REST
+def test_coordinators_that_are_ticked_are_drawn_over_each_other(
+    notebook: OpenNotebook, set_up: str
+) -> None:
+    trains = (
+        "for number in range(20): coordinator.schedule(step, (number, 0.01))\ncoordinator.join()"
+    )
+    opened = []
+    for _ in range(2):
+        opened.append(notebook(set_up, trains))
+        opened[-1].run(0)  # of the notebook in front
+        opened[-1].run(1)
+    page = opened[1].page
+    panel = Panel(page)
+    for each in opened:
+        panel.wait_for_state(each.path.name, "idle")
+        panel.entry(each.path.name).get_by_role("checkbox").check(timeout=PATIENCE)
+    panel.root.get_by_role("button", name="Compare the 2 that are ticked").click(timeout=PATIENCE)
+    shown = page.locator(".jp-MainAreaWidget .psnb-dashboard").last
+    expect(shown.locator(".uplot canvas").first).to_be_visible(timeout=PATIENCE)
+    expect(shown.locator(".psnb-legend").first.locator(".psnb-series")).to_have_count(2)
+    page.wait_for_timeout(1500); page.screenshot(path="/tmp/cmp.png")
+
+
+@REST
+def test_the_curves_of_a_dashboard_are_downloaded(notebook: OpenNotebook, set_up: str) -> None:
+    trains = (
+        "for number in range(20): coordinator.schedule(step, (number, 0.01))\ncoordinator.join()"
+    )
+    opened = notebook(set_up, trains)
+    opened.run(0)
+    opened.run(1)
+    panel = Panel(opened.page)
+    panel.wait_for_state(opened.path.name, "idle")
+    panel.entry(opened.path.name).get_by_role(
+        "button", name="Open the dashboard", exact=True
+    ).click()
+    shown = opened.page.locator(".jp-MainAreaWidget .psnb-dashboard").first
+    expect(shown.locator(".uplot canvas").first).to_be_visible(timeout=PATIENCE)
+    with opened.page.expect_download() as table:
+        shown.get_by_role("button", name="CSV").click(timeout=PATIENCE)
+    lines = table.value.path().read_text().splitlines()
+    assert lines[0] == "metric,step,time,value,smoothed"
+    assert len(lines) == 21
+    with opened.page.expect_download() as picture:
+        shown.get_by_role("button", name="PNG").click(timeout=PATIENCE)
+    assert picture.value.path().read_bytes().startswith(b"\x89PNG")
+
+
 def test_a_coordinator_is_paused_from_the_panel_while_a_cell_blocks(
     notebook: OpenNotebook, set_up: str
 ) -> None:

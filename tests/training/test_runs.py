@@ -146,6 +146,15 @@ def test_a_history_with_other_content_is_damaged(tmp_path: Path) -> None:
         psnb.compare(path)
 
 
+def test_a_history_of_odd_rows_does_not_hide_the_others(tmp_path: Path) -> None:
+    odd: Any = psnb.EpochRow(1, {"loss": 0.5}, 10**400, 10, 1.0)
+    path = psnb.TrainingHistory((odd,)).save(tmp_path / "a.run.json")
+    psnb.TrainingHistory((row(1, loss=0.5),)).save(tmp_path / "b.run.json")
+    found = psnb.runs(tmp_path)
+    assert [run.name for run in found] == ["b"]
+    assert str(path) in found.wrong[0]
+
+
 def test_settings_are_a_line() -> None:
     settings = msgspec.to_builtins(SETTINGS)
     assert summary(settings) == "Async, 2 workers, SGD 0.1 → 0.05, 1a2b3c4d"

@@ -12,6 +12,7 @@ import {
   type Item,
   type Theme,
 } from './section';
+import type { Drawn } from './download';
 import type { MetricState } from './store';
 
 /** What all charts show alike. */
@@ -107,6 +108,13 @@ export class Chart {
       this.chart = new uPlot(this.options(), data, this.plot);
     }
     this.follow(this.chart);
+  }
+
+  /** What it shows now; nothing if it was not drawn yet. */
+  get drawing(): Drawn | undefined {
+    if (!this.chart || !this.lines.length) return undefined;
+    const lines = this.lines.map(({ name }) => [name, this.legend.color(name)] as const);
+    return { canvas: this.chart.ctx.canvas, lines };
   }
 
   /** Draws again in the theme's colours. */

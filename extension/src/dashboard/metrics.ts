@@ -2,6 +2,7 @@
 // beginning of their names, and can be filtered.
 
 import { Chart, isValidation, VALIDATION, type Modes } from './chart';
+import { csv, picture, save } from './download';
 import { formatCount, plural } from './format';
 import {
   Fold,
@@ -43,6 +44,8 @@ export class Metrics implements Section {
   private readonly groups = new Map<string, Group>();
   private readonly charts = new Map<string, Chart>();
   private all: Chart | null = null;
+  private shown: MetricState[][] = []; // by chart
+  private name = '';
 
   constructor(
     root: HTMLElement,
@@ -66,6 +69,16 @@ export class Metrics implements Section {
         redraw();
       });
     }
+    const download = (label: string, title: string, act: () => void): void => {
+      const button = make('button', 'psnb-button psnb-toggle', bar, label);
+      button.type = 'button';
+      button.title = title;
+      button.addEventListener('click', act);
+    };
+    download('CSV', 'Download the points of these charts as a table', () => {
+      save(`${this.name}.csv`, new Blob([csv(this.shown.flat())], { type: 'text/csv' }));
+    });
+    download('PNG', 'Download these charts as a picture', () => void this.savePicture());
     this.filter = make('input', 'psnb-field psnb-filter', bar);
     this.filter.type = 'search';
     this.filter.placeholder = 'filter';
@@ -74,7 +87,8 @@ export class Metrics implements Section {
     this.nothing = make('div', 'psnb-problem', this.fold.body, 'No metric has this in its name.');
   }
 
-  update({ metrics }: State, end: number): void {
+  update({ metrics, identity }: State, end: number): void {
+    this.name = identity.name || 'psnb';
     setHidden(this.fold.root, !metrics.size);
     const charts = charted(metrics.keys());
     const many = charts.size >= MANY;
@@ -91,6 +105,7 @@ export class Metrics implements Section {
     const found = names.map((name) =>
       (charts.get(name) ?? []).map((line) => metrics.get(line)).filter((metric) => metric !== undefined),
     );
+    this.shown = found;
     const { together } = this.modes;
     this.drawTogether(together ? found.flat() : []);
     this.place(many ? grouped(charts.keys()) : new Map([['', names]]), new Set(together ? [] : names));
@@ -106,6 +121,20 @@ export class Metrics implements Section {
     this.visible.dispose();
     this.all?.dispose();
     for (const chart of this.charts.values()) chart.dispose();
+  }
+
+  private async savePicture(): Promise<void> {
+    const charts = this.modes.together
+      ? [this.all]
+      : this.shown.map((lines) => {
+          const chart = this.chart(lines[0]?.name ?? '');
+          chart.update(lines); // One out of sight may not have been drawn.
+          return chart;
+        });
+    const drawn = charts.map((chart) => chart?.drawing).filter((each) => each !== undefined);
+    const { theme } = this.context;
+    const made = await picture(drawn, theme.color('--psnb-background'), theme.font);
+    if (made) save(`${this.name}.png`, made);
   }
 
   /** Puts the charts into their groups, and hides those that are not shown. */

@@ -37,7 +37,7 @@ export function seriesColor(n: number): string {
 }
 
 const COLORS = [
-  ...['--psnb-muted', '--psnb-faint', '--psnb-accent', '--psnb-bad'],
+  ...['--psnb-muted', '--psnb-faint', '--psnb-accent', '--psnb-bad', '--psnb-background'],
   ...Array.from({ length: SERIES_COLORS }, (_, n) => seriesColor(n)),
 ];
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -38,6 +39,9 @@ from psnb.errors import CheckpointError
 
 _HIGHER = re.compile(r"(^|[/_])(acc|accuracy|(\w*)auc|f1|hit\w*|mrr|ndcg|precision|recall|r2)\b")
 """The metrics of which higher is better, by their names; of all others, lower is."""
+
+_NO_ROWS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What rows raise that are none; `CheckpointError` is not among them."""
 
 _MOST_COLUMNS = 6
 _DEEPEST = 3
@@ -237,6 +241,8 @@ class _Listing:
             key = str(path.parent), "" if record is None else record.id
             if key not in self._found:
                 self._found[key] = _run_of(checkpoint, record)
+        except _NO_ROWS as error:  # of a history
+            self._wrong.append(f"{str(path)!r} has rows that no trainer has made: {error!r}")
         except CheckpointError as error:
             if _is_history(path) or not is_gone(path):  # by a manager, just now
                 self._wrong.append(str(error))
@@ -267,14 +273,15 @@ def _is_folder(path: AnyPath) -> bool:
     if path.name.startswith((".", "files-")) or number_of(path.name) is not None:
         return False
     if isinstance(path, Path):  # a link may lead round and round
-        return path.is_dir() and not path.is_symlink()
+        return os.path.isdir(path) and not os.path.islink(path)
     return "." not in path.name  # to ask a store for each name would take long
 
 
 def _run_of(checkpoint: SavedCheckpoint, record: RunRecord | None) -> Run:
     try:
         rows = loaded_rows(checkpoint.metadata.get("rows", ()))
-    except (AttributeError, KeyError, TypeError, ValueError):
+        _curves_of_rows(rows, 0.0)
+    except _NO_ROWS:
         rows = ()  # metadata are the caller's, of any kind
     path = checkpoint.path
     if record is None:
@@ -350,7 +357,7 @@ def summary(settings: Mapping[str, Any]) -> str:
     if not settings:
         return "-"
     optimizers = dict.fromkeys(
-        f"{described['name']} {_rates(settings, name, described)}".rstrip()
+        f"{described.get('name')} {_rates(settings, name, described)}"
         for name, described in settings["optimizers"].items()
     )
     learning = [*optimizers] if len(optimizers) < 4 else [f"{len(optimizers)} optimizers"]
