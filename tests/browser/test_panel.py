@@ -98,7 +98,6 @@ def test_coordinators_that_are_ticked_are_drawn_over_each_other(
     shown = page.locator(".jp-MainAreaWidget .psnb-dashboard").last
     expect(shown.locator(".uplot canvas").first).to_be_visible(timeout=PATIENCE)
     expect(shown.locator(".psnb-legend").first.locator(".psnb-series")).to_have_count(2)
-    page.wait_for_timeout(1500); page.screenshot(path="/tmp/cmp.png")
 
 
 @REST
