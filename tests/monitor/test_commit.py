@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from psnb._src.utils.commit import commit_of
+from psnb._src.monitor.commit import commit_of
 
 
 def git(folder: Path, *arguments: str) -> str:
