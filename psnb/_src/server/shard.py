@@ -167,6 +167,9 @@ class ParameterShard:
             (table,) = self._all(operation.tables)
             if (surplus := table.surplus()) is not None:
                 yield OnTables(operation.tables, surplus)
+                # Some that were to leave for updates that are prepared are gone themselves.
+                if (choice := table.choice(0, None)) is not None:
+                    yield OnTables(operation.tables, choice)
 
     def minute(self) -> Iterator[OnTables]:
         """Yield what a minute changes, here and on all replicas; only the primary calls this."""

@@ -80,7 +80,8 @@ class LeavingRows(RowTable):
         if found is not None and request.ids is ids:
             request.rows, known = found, int(np.count_nonzero(found < 0))
         missing = rows.look(request, known)
-        if repeated and request.repeats is None and (missing or leaving.eviction.counts):
+        may_miss = missing or found is None  # what is written later may find its rows gone by then
+        if repeated and request.repeats is None and (may_miss or leaving.eviction.counts):
             # A new id takes one row; and a lookup counts once for an id.
             into = request.rows
             each, position = distinct(ids)
@@ -96,7 +97,9 @@ class LeavingRows(RowTable):
                 self._check_bound(size)
                 self.choose(self._lowest(size))
         new = min(self.held + missing, max(0, leaving.bound - rows.count))
-        waiting = self.held + missing if request.min_count > 1 else 0
+        # All that are under way may find their rows gone, and wait: beside those that took them.
+        waits = self._admission.min_count > 1
+        waiting = self.promised + self.present + size if waits else 0
         if new > self._room - rows.count or new + waiting > rows.spare:
             self.reserve_rows(new, waiting)
         request.promise = Promise([self], missing, size - missing)
@@ -127,6 +130,7 @@ class LeavingRows(RowTable):
             rows.give_chosen(request, count, replaces=replaced > 0)
             if replaced:
                 self.moved.forget()
+                self._gone = True  # some that prepared commits had found, maybe
         if not self._rehearses:  # else all of them are used already
             leaving.touch(request.rows, self.updater.step)
             leaving.evicted += replaced
