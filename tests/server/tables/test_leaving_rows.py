@@ -226,3 +226,14 @@ def test_it_does_what_the_model_does(seed: int, monkeypatch: pytest.MonkeyPatch)
     for _ in range(60):
         getattr(both, both.random.choice(STEPS))()
         both.check()
+
+
+def test_rows_of_a_table_that_counted_no_minutes_keep_their_order() -> None:
+    of = table(Eviction(2, minutes=3))
+    values = np.ones((2, 2), np.float32)
+    of.put({"ids": array(1, 2), "values": values, "last_update": np.array([5, 4])})
+    of.finish({"step": np.array([9]), "minutes": np.array([7])})
+    assert of.state()["last_update"].tolist() == [5, 4]
+    assert of.state()["last_minute"].tolist() == [7, 7]
+    of.lookup(array(3))
+    assert ids_of(of) == {1, 3}

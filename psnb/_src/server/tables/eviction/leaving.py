@@ -81,7 +81,7 @@ class Leaving:
     def restart(self) -> None:
         """Begin anew; there are no rows."""
         self._first = 0  # the update that a stamp of 0 stands for
-        self._undated = False  # whether rows were loaded of which it is not known
+        self._undated: set[str] = set()  # arrays of which what was loaded has none
         self.choose_none()
 
     def choose_none(self) -> None:
@@ -112,7 +112,8 @@ class Leaving:
         for name, array in self._arrays.items():
             given: Any = segment.get(name)
             if given is None:
-                self._undated, given = self._undated or name != "uses", np.zeros(rows.size, int)
+                self._undated.add(name)
+                given = np.zeros(rows.size, int)
             elif name == "last_update":
                 latest = int(given.max(initial=0))
                 self._count_from(latest)
@@ -122,11 +123,11 @@ class Leaving:
     def dated(self, step: int, minutes: int) -> None:
         """Take what was not known of rows that were loaded as of now."""
         self.minutes = minutes
-        if self._undated:
-            self._undated = False
+        undated, self._undated = self._undated, set()
+        if "last_update" in undated:
             self.stamps[:] = (self.stamps & replacing.FLAG) | self.stamp(step)
-            if "last_minute" in self._arrays:
-                self._arrays["last_minute"].rows[:] = minutes
+        if "last_minute" in undated:
+            self._arrays["last_minute"].rows[:] = minutes
 
     def stamp(self, step: int) -> np.uint32:
         """Return the stamp of rows that are used now."""
