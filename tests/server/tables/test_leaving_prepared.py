@@ -30,7 +30,7 @@ def test_ids_that_had_rows_wait_in_slots_that_were_kept_for_them() -> None:
     for start in range(10_000, 12_000, 100):
         of.run(put(range(start, start + 100)))
     made()
-    assert of.index.waiting > 800  # type: ignore[union-attr]
+    assert of.index.waiting > 800
     assert of.index.spare >= 0  # else the hash map may be full, and a search in it never ends
 
 
