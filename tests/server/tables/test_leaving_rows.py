@@ -237,3 +237,11 @@ def test_rows_of_a_table_that_counted_no_minutes_keep_their_order() -> None:
     assert of.state()["last_minute"].tolist() == [7, 7]
     of.lookup(array(3))
     assert ids_of(of) == {1, 3}
+
+
+def test_a_lookup_counts_once_for_an_id_however_often_it_is_there() -> None:
+    of = table(Eviction(BOUND, "lfu"))
+    for ids in ((1, 2), (1, 1, 2, 1), (2, 2)):
+        of.run(ops.LookUpRows(array(*ids)))
+    segment = of.segment(0, 2)
+    assert dict(zip(segment["ids"].tolist(), segment["uses"].tolist(), strict=True)) == {1: 2, 2: 3}

@@ -81,8 +81,7 @@ class LeavingRows(RowTable):
             request.rows, known = found, int(np.count_nonzero(found < 0))
         missing = rows.look(request, known)
         may_miss = missing or found is None  # what is written later may find its rows gone by then
-        if repeated and request.repeats is None and (may_miss or leaving.eviction.counts):
-            # A new id takes one row; and a lookup counts once for an id.
+        if repeated and request.repeats is None and may_miss:  # a new id takes one row
             into = request.rows
             each, position = distinct(ids)
             request = rows.prepare(each, counting, False, inserted)

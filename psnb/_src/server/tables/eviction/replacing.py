@@ -173,18 +173,30 @@ def put_rows(matrix, rows, values):  # type: ignore[no-untyped-def]
 def touch(rows, stamps, stamp, uses, minutes, minute):  # type: ignore[no-untyped-def]
     """Note that rows (int64; none below 0 has one) are used; return how many flags were taken away.
 
-    ``uses`` and ``minutes`` may be empty.
+    ``uses`` and ``minutes`` may be empty. A row counts as used once, however often it is there.
     """
     taken = 0
+    if uses.size:
+        for i in range(rows.size):
+            ask_for(stamps, max(0, rows[min(i + AHEAD, rows.size - 1)]), 0)
+            if rows[i] >= 0 and stamps[rows[i]] & FLAG:
+                stamps[rows[i]] &= _STAMP
+                taken += 1
+        # Now no row has the flag: from here to the end of this function it says that it counts.
+        for i in range(rows.size):
+            ask_for(uses, max(0, rows[min(i + AHEAD, rows.size - 1)]), 0)
+            row = rows[i]
+            if row >= 0 and not stamps[row] & FLAG:
+                stamps[row] |= FLAG
+                uses[row] += np.uint32(uses[row] != _MOST_USES)
     for i in range(rows.size):
         ask_for(stamps, max(0, rows[min(i + AHEAD, rows.size - 1)]), 0)
         row = rows[i]
         if row < 0:
             continue
-        taken += int(stamps[row] >> np.uint32(31))
+        if not uses.size:
+            taken += int(stamps[row] >> np.uint32(31))
         stamps[row] = stamp
-        if uses.size:
-            uses[row] += np.uint32(uses[row] != _MOST_USES)
         if minutes.size:
             minutes[row] = minute
     return taken
