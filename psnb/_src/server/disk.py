@@ -7,10 +7,11 @@ ends the process (SIGBUS). (File systems that write each block anew, as btrfs an
 promise that.)
 
 Dask ends a process by its resident memory, in which the system counts the pages of files that it
-has mapped, though it could drop them at any time. So where Dask has a limit, a thread unmaps them
-when there are too many; they stay in the page cache. That is no promise: a read maps 16 pages at a
-time, so a batch can map gigabytes before the thread runs. And each page is mapped again when it is
-next touched. Servers of such tables should have no such limit, but a cgroup's.
+has mapped, though it could drop them at any time. So where Dask has a limit, they are unmapped when
+there are too many; they stay in the page cache. A read maps 16 pages at a time, so a batch could
+map gigabytes: rows are touched some at a time, and what is mapped is counted in between (`Paging`).
+A thread does the same for what is touched in order. Each page is mapped again when it is next
+touched, which takes time: servers of such tables are faster with a cgroup's limit only.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import os
 import tempfile
 import threading
 import weakref
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,6 +46,34 @@ _RANGE = 1 << 24
 _THREAD = 80 << 20
 """Bytes of addresses that a thread takes."""
 
+_FAULT = 16 * mmap.PAGESIZE
+"""Bytes that the system maps at a touch, if they are in the page cache (fault_around_bytes)."""
+
+_BETWEEN, _FEWEST = 0.05, 64
+"""The share of the limit that may be mapped before pages are counted again; and rows that may be
+touched in any case."""
+
+
+class Paging(NamedTuple):
+    """How the rows of a table are touched, so that few enough pages are mapped.
+
+    Attributes
+    ----------
+    rows : int
+        How many, at most, before `between` is called.
+    between : callable
+        Unmaps pages, if too many are mapped.
+    """
+
+    rows: int
+    between: Callable[[], None]
+
+    def parts(self, start: int, stop: int) -> Iterator[slice]:
+        """Yield which of the rows from ``start`` to ``stop`` are touched together."""
+        for at in range(start, stop, self.rows):
+            yield slice(at, min(at + self.rows, stop))
+            self.between()
+
 
 class DiskSpace:
     """Makes the files, and keeps few enough of their pages mapped; any thread.
@@ -61,6 +92,7 @@ class DiskSpace:
         self._files: weakref.WeakSet[RowFile] = weakref.WeakSet()
         self._ended: threading.Event | None = None  # of the thread, if there is one
         self._base = 0  # bytes of other files, which are the code's
+        self._trimming = threading.Lock()  # guards the next one; held while pages are unmapped
         self._at: tuple[int, int] = 0, 0  # which file and which of its bytes are unmapped next
 
     def file(self, most: int | None) -> RowFile:
@@ -100,8 +132,19 @@ class DiskSpace:
         while not ended.wait(_PERIOD):
             self.trim()
 
+    def paging(self, arrays: int) -> Paging | None:
+        """Return how rows of so many arrays are touched; None if in any way."""
+        if self._limit is None:
+            return None
+        rows = int(self._limit * _BETWEEN) // (arrays * _FAULT)
+        return Paging(max(_FEWEST, rows), self.trim)
+
     def trim(self) -> None:
         """Unmap pages, if too many are mapped; those in the order of their files."""
+        with self._trimming:
+            self._trim()
+
+    def _trim(self) -> None:
         assert self._limit is not None
         resident, of_files = _resident()
         own = resident - of_files + self._base

@@ -265,7 +265,7 @@ class Optimizer(Described, ABC):
         scale = -1.0 if self.maximize else 1.0
         if self.clipnorm is not None:
             if norm is None:
-                norm = _norm(rows, ids, gradients, workspace) if gaps else kernels.norm(gradients)
+                norm = norm_of(rows, ids, gradients, workspace, gaps=gaps)
             if norm > self.clipnorm:
                 scale *= self.clipnorm / norm
         if scale == 1.0 and self.clipvalue is None and not gaps:
@@ -418,8 +418,12 @@ class KernelOptimizer(Optimizer):
         """
 
 
-def _norm(rows: np.ndarray, ids: np.ndarray, gradients: np.ndarray, workspace: Workspace) -> float:
-    """Return the norm of the gradients of rows not below 0."""
+def norm_of(
+    rows: np.ndarray, ids: np.ndarray, gradients: np.ndarray, workspace: Workspace, *, gaps: bool
+) -> float:
+    """Return the norm of the gradients of rows, of which with ``gaps`` some may be below 0."""
+    if not gaps:
+        return kernels.norm(gradients)
     parts = workspace.parts(rows, ids, gradients, gaps=True)
     return math.sqrt(sum(kernels.square_norm(part.gradients) for part in parts))
 

@@ -73,6 +73,17 @@ class _Found:
         """Return where the ids of a table are."""
         return slice(self.offsets[at], self.offsets[at + 1])
 
+    def take(self, out: np.ndarray) -> None:
+        """Copy the rows, to an array of codes."""
+        if not any(table.paging for table in self.tables):
+            kernels.take_rows(self.places, self.offsets, self.rows, out)
+            return
+        for number, table in enumerate(self.tables):
+            part, place = self.of(number), self.places[number : number + 1]
+            for at in table.in_parts(part.stop - part.start):
+                bounds = read_only(np.array([at.start, at.stop]) + part.start)
+                kernels.take_rows(place, bounds, self.rows, out)
+
 
 def run_on_rows(tables: Sequence[Table], operation: ops.RowsOperation) -> Any:
     """Run an operation on the rows of tables."""
@@ -108,7 +119,7 @@ def look_up(tables: Sequence[Table], of: ops.LookUpRows) -> np.ndarray | Float16
     # After all memory: a lookup that fails must not count as an occurrence.
     for at, request in requests.items():
         found.rows[found.of(at)] = found.tables[at].give(request)
-    kernels.take_rows(found.places, found.offsets, found.rows, half_width.codes(rows))
+    found.take(half_width.codes(rows))
     for at in found.others:
         table, part = found.tables[at], found.of(at)
         if not of.training and not table.expected.waits:

@@ -6,6 +6,7 @@ of several tables at once in `psnb._src.server.tables.fused`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 import numpy as np
@@ -127,7 +128,9 @@ class RowTable(Table, Reservable):
         # Some ids may have no row, unless all get one when first seen.
         make = partial(Workspace.of_rows, dim, self.computed)
         gaps = not isinstance(admission, Always)
-        self.updater = Updater(name, optimizer, make, gaps=gaps, seed=seed)
+        arrays = 1 + len(optimizer.slots if optimizer else ())
+        self.paging = None if self.disk is None else self.disk.paging(arrays)
+        self.updater = Updater(name, optimizer, make, gaps=gaps, seed=seed, paging=self.paging)
         self._leaving = None if eviction is None else Leaving(eviction)
         recency = self._leaving.names if self._leaving else ()
         self.leaves, self.expires = eviction is not None, bool(eviction and eviction.expires)
@@ -188,6 +191,10 @@ class RowTable(Table, Reservable):
         if not isinstance(self.index, GrowingRowIndex):
             raise InternalError(f"embedding {self.name!r} has fixed rows")
         return self.index
+
+    def in_parts(self, count: int) -> Iterable[slice]:
+        """Return which of so many rows are touched together."""
+        return [slice(0, count)] if self.paging is None else self.paging.parts(0, count)
 
     @property
     def values(self) -> np.ndarray:

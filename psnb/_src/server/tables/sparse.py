@@ -133,7 +133,8 @@ class SparseTable(LeavingRows):
     def _assign(self, request: RowRequest, values: np.ndarray) -> None:
         rows = self.give(request)
         self.changing(rows)
-        self.values[rows] = values
+        for at in self.in_parts(rows.size):
+            self.values[rows[at]] = values[at]
 
     def _merge(self, request: RowRequest, of: ops.MergeRows) -> None:
         rows = read_only(self.give(request))
@@ -145,7 +146,9 @@ class SparseTable(LeavingRows):
         learned = of.values, *(of.slots[name] for name in self.updater.slots)
         for at, (array, each) in enumerate(zip(arrays, learned, strict=True)):
             share = each.dtype.type(of.share) if at else whole
-            stored.merge_rows(array.rows, rows, of.ids, each, share, seed, at)
+            for part in self.in_parts(rows.size):
+                some = rows[part], of.ids[part], each[part]
+                stored.merge_rows(array.rows, *some, share, seed, at)
         self.updater.step = max(self.updater.step, of.step)
 
     def _record(
@@ -158,7 +161,8 @@ class SparseTable(LeavingRows):
             watcher.changing(changing.view(np.int64))
 
         self._watched(note)
-        use.record(rows, shows, clicks)
+        for at in self.in_parts(rows.size):
+            use.record(rows[at], shows[at], clicks[at])
 
     def _end_day(self, use: RowUse) -> None:
         self._watched(lambda watcher: watcher.changing_use())

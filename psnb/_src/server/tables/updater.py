@@ -6,7 +6,7 @@ Pure. Not thread-safe; the server's one thread uses it, like the table that it b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -14,7 +14,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from psnb._src.server import kernels
-from psnb._src.server.optimizer import Matrices, Optimizer, Workspace
+from psnb._src.server.disk import Paging
+from psnb._src.server.optimizer import Matrices, Optimizer, Workspace, norm_of
 from psnb._src.server.optimizers import OPTIMIZERS
 from psnb._src.server.schedules import is_users, rate_at
 from psnb._src.server.stored import seed_of
@@ -53,6 +54,8 @@ class Updater:
         Whether some rows may be below 0: their gradients are left out.
     seed : int
         The table's, for what is stored in half width.
+    paging : Paging, optional
+        How rows that lie in files are touched.
 
     Attributes
     ----------
@@ -75,8 +78,9 @@ class Updater:
         *,
         gaps: bool = False,
         seed: int = 0,
+        paging: Paging | None = None,
     ) -> None:
-        self._name, self.gaps, self._seed = name, gaps, seed
+        self._name, self.gaps, self._seed, self.paging = name, gaps, seed, paging
         self._make_workspace = make_workspace
         self._workspace: Workspace | None = None
         self.optimizer: Optimizer | None = None
@@ -92,6 +96,11 @@ class Updater:
         self.changes_gradients = changes
         self.by_user = optimizer is not None and is_users(optimizer.learning_rate)
         self.optimizer = _shared(optimizer)
+
+    @property
+    def alone(self) -> bool:
+        """Whether its table takes steps by itself, not in one call with others."""
+        return self.changes_gradients or self.paging is not None
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -139,12 +148,22 @@ class Updater:
         gaps = self.gaps and rows.size > 0 and int(rows.min()) < 0
         if gaps and int(rows.max()) < 0:
             return
-        optimizer.apply(
-            *(values, slots, rows, gradients, self.step, norm, rate, self._workspace),
-            gaps=gaps,
-            ids=ids,
-            seed=self.update_seed(),
-        )
+        ids = rows.view(np.uint64) if ids is None else ids
+        parts: Iterable[slice] = [slice(0, rows.size)]
+        if self.paging is not None and rows.size > self.paging.rows:
+            parts = self.paging.parts(0, rows.size)
+            if rate is None:  # once for all
+                rate = rate_at(optimizer.learning_rate, self.step)
+            if norm is None and optimizer.clipnorm is not None:
+                assert self._workspace is not None
+                norm = norm_of(rows, ids, gradients, self._workspace, gaps=gaps)
+        for at in parts:
+            optimizer.apply(
+                *(values, slots, rows[at], gradients[at], self.step, norm, rate, self._workspace),
+                gaps=gaps,
+                ids=ids[at],
+                seed=self.update_seed(),
+            )
         self.step += 1
 
     def apply_runs(
@@ -246,16 +265,18 @@ def apply_to_tables(
 ) -> None:
     """Take one step of each of several tables; see `Updater.apply`.
 
-    Tables with the same optimizer take it in one call, but for those whose gradients must be
-    changed first: clipped, or left out where a row is below 0, which may be in the ``unsure``.
+    Tables with the same optimizer take it in one call, but for those whose rows are touched some at
+    a time, or whose gradients must be changed first: clipped, or left out where a row is below 0,
+    which may be in the ``unsure``.
     """
     start = 0
     for stop in range(1, len(updaters) + 1):
         first = updaters[start]
-        alone = first.changes_gradients or (first.gaps and start in unsure)
+        alone = first.alone or (first.gaps and start in unsure)
         if not alone and stop < len(updaters):
             other = updaters[stop]
-            if other.optimizer is first.optimizer and not (other.gaps and stop in unsure):
+            apart = other.alone or (other.gaps and stop in unsure)
+            if other.optimizer is first.optimizer and not apart:
                 continue
         offsets, some = of.offsets[start : stop + 1], updaters[start:stop]
         if alone:
