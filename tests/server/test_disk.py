@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +20,12 @@ from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.disk import DiskSpace, RowFile
 from psnb._src.server.memory import DiskFullError
 from psnb._src.server.operations import CreateSparse, PreparePart
-from psnb._src.server.optimizers import Adam
+from psnb._src.server.optimizer import Optimizer
+from psnb._src.server.optimizers import SGD, Adagrad, Adam, RowWiseAdagrad
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.snapshots import snapshot
 from psnb._src.server.tables import operations as ops
+from psnb._src.server.tables.admission import Admission, Always, Probability
 from psnb._src.server.tables.growing_array import GrowingArray
 from psnb._src.server.tables.initializers import Uniform
 from psnb._src.server.tables.operations import on_table
@@ -240,3 +243,55 @@ def watching() -> list[str]:
 def test_without_a_limit_there_is_no_thread(tmp_path: Path) -> None:
     DiskSpace(str(tmp_path)).file(None)
     assert not watching()
+
+
+FEW = 64
+"""Rows that are touched together where there is next to no memory."""
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "admission"),
+    [
+        (Adagrad(0.1), Always()),
+        (Adagrad(0.1, clipnorm=1.0), Always()),
+        (Adagrad(0.1, clipnorm=1.0, maximize=True), Probability(0.5)),
+        (RowWiseAdagrad(lambda step: 0.1 / (step + 1)), Probability(0.5)),
+    ],
+    ids=repr,
+)
+def test_rows_that_are_touched_some_at_a_time_are_those_of_memory(
+    optimizer: Optimizer, admission: Admission, tmp_path: Path
+) -> None:
+    def made(**where: Any) -> SparseTable:
+        how = "t", 4, None, 0, 1, "bfloat16", Uniform(), 1, optimizer, admission
+        return SparseTable(*how, **where)
+
+    place = DiskSpace(str(tmp_path), limit=1 * MB)
+    disk, memory = made(storage="disk", disk=place), made()
+    assert disk.paging is not None
+    assert disk.paging.rows == FEW
+    some = np.random.default_rng(0).permutation(3 * FEW + 7).astype(np.uint64)
+    for step in range(3):
+        gradients = np.random.default_rng(step).normal(size=(some.size, 4)).astype(np.float32)
+        for each in (disk, memory):
+            each.run(ops.PushRows(some, gradients))
+            each.run(ops.PutRows(some[:100], gradients[:100]))
+    for name, array in memory.state().items():
+        assert disk.state()[name].tobytes() == array.tobytes()
+    assert disk.lookup(some).tobytes() == memory.lookup(some).tobytes()
+    place.close()
+
+
+def test_pages_are_counted_between_some_rows(tmp_path: Path) -> None:
+    place = DiskSpace(str(tmp_path), limit=1 * MB)
+    counted: list[None] = []
+    place.trim = lambda: counted.append(None)  # type: ignore[method-assign]
+    how = "t", 4, None, 0, 1, "float32", Uniform(), 1, SGD()
+    made = SparseTable(*how, storage="disk", disk=place)
+    some = ids(0, 10 * FEW)
+    made.lookup(some)
+    looked_up = len(counted)
+    assert looked_up >= 10
+    made.run(ops.PushRows(some, np.ones((some.size, 4), np.float32)))
+    assert len(counted) >= looked_up + 10
+    place.close()

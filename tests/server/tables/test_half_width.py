@@ -117,6 +117,15 @@ def test_fixed_rows_begin_likewise() -> None:
     np.testing.assert_array_equal(table("bfloat16", rows=large).state()["values"], expected)
 
 
+def test_numbers_that_are_too_large_for_float16_are_infinite() -> None:
+    made = table("float16", initializer=Constant(1e5))
+    assert np.isinf(rows_of(made)).all()
+    made.run(ops.PutRows(IDS, np.full((IDS.size, DIM), 65_504.0, np.float32)))
+    assert (rows_of(made) == 65_504).all()
+    made.run(ops.PutRows(IDS, np.full((IDS.size, DIM), -1e6, np.float32)))
+    assert np.isneginf(rows_of(made)).all()
+
+
 def test_a_row_takes_its_own_width() -> None:
     made = train(table("bfloat16", RowWiseAdagrad(0.1)))
     state = made.state()

@@ -354,7 +354,8 @@ class RowTable(Table, Reservable):
             for at in range(0, len(values), step):
                 some = self._first[: min(step, len(values) - at)]
                 self._initializer.fill(some, read_only(ids[at : at + step]), self._seed)
-                values[at : at + step] = some
+                with np.errstate(over="ignore"):  # as `half_width.rounded`
+                    values[at : at + step] = some
         else:
             self._initializer.fill(self.values[start:stop], read_only(ids), self._seed)
         for name, slot in self._slots.items():

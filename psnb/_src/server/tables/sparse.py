@@ -133,8 +133,9 @@ class SparseTable(LeavingRows):
     def _assign(self, request: RowRequest, values: np.ndarray) -> None:
         rows = self.give(request)
         self.changing(rows)
-        for at in self.in_parts(rows.size):
-            self.values[rows[at]] = values[at]
+        with np.errstate(over="ignore"):  # as `half_width.rounded`
+            for at in self.in_parts(rows.size):
+                self.values[rows[at]] = values[at]
 
     def _merge(self, request: RowRequest, of: ops.MergeRows) -> None:
         rows = read_only(self.give(request))
