@@ -716,6 +716,9 @@ def test_parameters(given: Namespace) -> None:
     run(given, "# Rates, live and scheduled")
     assert given["users"].optimizer.learning_rate == 0.05
     run(given, "# Rows for ids that come often, and decay")
+    run(given, "# A row of 32 numbers")
+    assert given["products"].stored_dtype.name == "bfloat16"
+    run(given, "# At most 1,000 rows")
     run(given, "# Nearest neighbours, a description, all rows")
     assert given["scores"].shape == (4, 5)
     assert len(given["ids"]) == 50

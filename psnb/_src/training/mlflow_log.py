@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -63,6 +64,8 @@ class MLflow(Callback):
         name: str | None = None,
         every: float = 10.0,
     ) -> None:
+        # MLflow would report its use to its makers: set it to "false" to allow that.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         try:
             import mlflow  # noqa: F401
         except ImportError as error:

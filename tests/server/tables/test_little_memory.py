@@ -8,8 +8,8 @@ import pytest
 from psnb._src.server import memory
 from psnb._src.server.optimizers import Adagrad
 from psnb._src.server.snapshots import OpenSnapshots, PreallocatedPages
+from psnb._src.server.tables import leaving_rows
 from psnb._src.server.tables import operations as ops
-from psnb._src.server.tables import sparse
 from psnb._src.server.tables.growing_array import STEP, promised
 from psnb._src.server.tables.initializers import Constant
 from psnb._src.server.tables.row_use import CtrAccessor
@@ -99,7 +99,7 @@ def test_a_full_table_can_shrink_and_then_takes_other_rows(
 
     room = Room()
     monkeypatch.setattr(memory, "room", room)
-    monkeypatch.setattr(sparse, "memory_room", room)
+    monkeypatch.setattr(leaving_rows, "memory_room", room)
     use = np.ones(ROWS // 2, np.float32)
     table.run(ops.RecordUse(ids(ROWS // 2), use, use))
     with pytest.raises(MemoryError):

@@ -27,7 +27,7 @@ except ImportError:  # on Windows
     resource = None  # type: ignore[assignment]
 
 _NO_LIMIT = 1 << 60
-"""From here on, a number of cgroup v1 or `ulimit` means that there is none."""
+"""From here on, a number of cgroup v1 or ``ulimit`` means that there is none."""
 
 _GROUP_FILES = {
     "memory.max": ("memory.current", "at which the kernel ends a process of its cgroup"),
