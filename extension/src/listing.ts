@@ -1,7 +1,7 @@
 // What the panel and the status bar say of coordinators, and what the panel says when there is none.
 
 import type { Obstacle, Reach } from './connection';
-import { formatCount, formatOf, formatRate, formatSince, webAddress } from './dashboard/format';
+import { formatCount, formatOf, formatParts, formatRate, formatSince, webAddress } from './dashboard/format';
 import { toNumber, type Store } from './dashboard/store';
 import type { Identity, Source, Tone, Training } from './protocol';
 
@@ -101,9 +101,10 @@ function training(now: Training | null): Figure[] {
   if (!now) {
     return [];
   }
-  const { epoch, epochs, batch, batches } = now;
+  const { epoch, epochs, batch, batches, validating } = now;
   return [
     epoch === null ? figure(formatOf(batch, batches), 'batches') : figure(formatOf(epoch, epochs), 'epochs'),
+    ...(validating ? [figure(formatParts(validating), 'validated')] : []),
   ];
 }
 

@@ -5,6 +5,7 @@ import {
   formatDuration,
   formatNumber,
   formatOf,
+  formatParts,
   formatRate,
   formatShare,
   formatSince,
@@ -15,6 +16,11 @@ import {
 test('values show about four digits', () => {
   const texts = [0, 0.5, 12345.6, 1e-5, -2e9, NaN, -Infinity].map(formatNumber);
   assert.deepEqual(texts, ['0', '0.5000', '12,346', '1.00e-5', '-2.00e+9', 'NaN', '−∞']);
+});
+
+test('parts that are done say no number before there is one', () => {
+  const texts = ([[0, 0], [0, 1], [3, 16]] as [number, number][]).map(formatParts);
+  assert.deepEqual(texts, ['begins', '0 of 1 part', '3 of 16 parts']);
 });
 
 test('values that are whole show all their digits and no others', () => {

@@ -50,9 +50,12 @@ test('a row tells how far training is, and what was lost', () => {
     only(SOURCE, update({ summary: { ...summary, ...changes } })).figures.map(
       ({ value, label, alarming }) => `${value} ${label}${alarming ? '!' : ''}`,
     );
-  const training = { epoch: 3, epochs: 100, batch: 120, batches: 360 };
+  const training = { epoch: 3, epochs: 100, batch: 120, batches: 360, validating: null };
   assert.equal(figures({ training })[0], '3 of 100 epochs');
-  const one = { epoch: null, epochs: null, batch: 120, batches: null };
+  const validating: [number, number] = [3, 16];
+  const both = ['3 of 100 epochs', '3 of 16 parts validated'];
+  assert.deepEqual(figures({ training: { ...training, validating } }).slice(0, 2), both);
+  const one = { epoch: null, epochs: null, batch: 120, batches: null, validating: null };
   assert.equal(figures({ training: one })[0], '120 batches');
   const lost = figures({ workers_lost: 2, servers_lost: 1 });
   assert.deepEqual(lost.slice(-2), ['2 workers lost!', '1 server lost!']);

@@ -125,10 +125,13 @@ def test_a_single_value_has_no_average_and_is_one() -> None:
 
 
 def test_how_far_training_is_stands_at_the_top() -> None:
-    training = {"epoch": 3, "epochs": 100, "batch": 1200, "batches": 3600}
+    training = {"epoch": 3, "epochs": 100, "batch": 1200, "batches": 3600, "validating": None}
     text = Reader(render(full_update(summary={"training": training, "eta": 245.0}))).text
     assert "epoch 3 of 100 · batch 1,200 of 3,600 · 4:05 left" in text
-    one = {"epoch": None, "epochs": None, "batch": 120, "batches": None}
+    validating = {"training": training | {"validating": (3, 16)}}
+    text = Reader(render(full_update(summary=validating))).text
+    assert "batch 1,200 of 3,600 · validating, 3 of 16 parts" in text
+    one = {"epoch": None, "epochs": None, "batch": 120, "batches": None, "validating": None}
     text = Reader(render(full_update(summary={"training": one}))).text
     assert "batch 120" in text
     assert "epoch" not in text

@@ -42,6 +42,14 @@ def test_a_name_is_checked_once_also_before_a_line_is_due() -> None:
     assert lines.line(1, 100, {"loss": 0.5}) == "epoch 1 batch 100: lossy -"
 
 
+def test_what_validation_gave_has_a_line_where_lines_are_wanted() -> None:
+    found = {"auc": 0.78125, "loss": 0.5}
+    assert FetchLines(["loss"], 100).validation(2, found) == (
+        "epoch 2: val_auc 0.7812 val_loss 0.5000"
+    )
+    assert not FetchLines([], 100).validation(2, found)
+
+
 def test_a_metric_of_validation_is_refused_at_once() -> None:
     with pytest.raises(ConfigurationError, match="'val_auc', a metric of validation"):
         FetchLines(["loss", "val_auc"], 100)

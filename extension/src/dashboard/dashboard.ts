@@ -9,6 +9,7 @@ import {
   formatDuration,
   formatNumber,
   formatOf,
+  formatParts,
   formatRate,
   webAddress,
 } from './format';
@@ -174,6 +175,7 @@ export class Header implements Section {
     };
     figure('epoch', 'epoch', 'The epoch of the present training, or of the last one');
     figure('batch', 'batch', 'Batches of the epoch that were used, of how many once that is known');
+    figure('validating', 'validating', 'Parts of the validation dataset that are done');
     figure('eta', 'time left', LEFT);
     figure('elapsed', 'elapsed', 'Time since the coordinator started');
     figure('closures', 'closures/s', 'Closures that ended, per second');
@@ -197,7 +199,10 @@ export class Header implements Section {
     if (dashboard) setAttribute(this.link, 'href', dashboard);
     const { training } = summary;
     this.show('epoch', training?.epoch ? formatOf(training.epoch, training.epochs) : '');
-    this.show('batch', training ? formatOf(training.batch, training.batches) : '');
+    const validating = training?.validating;
+    // In its place, so that what is next to it stays near: all batches of the epoch are used.
+    this.show('batch', training && !validating ? formatOf(training.batch, training.batches) : '');
+    this.show('validating', validating ? formatParts(validating) : '');
     const most = training?.batches ?? 0;
     // Its digits grow in number, and must not move what is next to them.
     this.figures['batch']?.style.setProperty('min-width', most ? `${formatOf(most, most).length}ch` : '');

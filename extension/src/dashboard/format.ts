@@ -67,6 +67,11 @@ export function formatOf(count: number, of: number | null): string {
   return of === null ? formatCount(count) : `${formatCount(count)} of ${formatCount(of)}`;
 }
 
+/** How many parts are done, of how many; no number before that is known. */
+export function formatParts([done, of]: readonly [number, number]): string {
+  return of ? `${formatOf(done, of)} part${of === 1 ? '' : 's'}` : 'begins';
+}
+
 /** The time of day of seconds since the epoch. */
 export function formatClock(time: number): string {
   return new Date(1000 * time).toLocaleTimeString('en-GB');

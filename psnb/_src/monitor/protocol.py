@@ -52,6 +52,8 @@ class Training(TypedDict):
     epochs: int | None
     batch: int
     batches: int | None  # None until that is known
+    validating: tuple[int, int] | None  # parts done, and how many (0 until that is known); None
+    # unless it validates
 
 
 class Summary(TypedDict):

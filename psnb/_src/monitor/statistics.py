@@ -57,6 +57,9 @@ class TrainingProgress:
         How many it has; None until that is known.
     left : float or None
         Estimated seconds until all epochs are over; None if unknown, or if training has ended.
+    validating : tuple of int or None
+        While an epoch's validation goes on: parts of its dataset that are done, and how many there
+        are; zeros until that is known. None at any other time.
     """
 
     epoch: int | None
@@ -64,6 +67,7 @@ class TrainingProgress:
     batch: int
     batches: int | None = None
     left: float | None = None
+    validating: tuple[int, int] | None = None
 
 
 _NO_TIME = PhaseStatistics()

@@ -1,13 +1,14 @@
 """TrainingClock: how far training is, and how long it takes yet.
 
-The thread that trains begins epochs and ends; any thread asks. One lock guards what they share,
-and no count is asked for while it is held.
+The thread that trains begins epochs, validates and ends; any thread asks. One lock guards what they
+share, and no count is asked for while it is held.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -49,6 +50,8 @@ class TrainingClock:
     The speed since the beginning would include the first batch, which compiles: for long, a hundred
     short epochs would seem to take minutes.
 
+    Validation is counted apart: it is expected to take as long as the last time.
+
     Parameters
     ----------
     epochs : int, optional
@@ -69,6 +72,11 @@ class TrainingClock:
         self._began = 0  # batches, when the first epoch began here
         self._warm = False  # whether a batch has ended
         self._ended: TrainingProgress | None = None
+        self._epochs_begun = self._validations = 0
+        self._validated = False  # in this epoch
+        self._since: float | None = None  # when the validation that goes on began
+        self._parts = _none_known
+        self._took = 0.0  # seconds, of the last validation
 
     def begin(self, epoch: int | None, count: Callable[[], EpochCount]) -> None:
         """Note that an epoch begins; any thread may call ``count``."""
@@ -78,12 +86,36 @@ class TrainingClock:
                 self._began = found.batch
             self._marks = *self._marks[-1:], (now, (epoch or 1) - 1 + (found.share or 0.0))
             self._epoch, self._count = epoch, count
+            self._epochs_begun += 1
+            self._validated = False
+
+    @contextmanager
+    def validating(self) -> Iterator[None]:
+        """Note that the block is the validation of an epoch, whose batches are all used."""
+        with self._lock:
+            self._since, self._parts = self._now(), _none_known
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._took, self._since = self._now() - self._since, None
+                self._marks = tuple((began + self._took, place) for began, place in self._marks)
+                self._validations += 1
+                self._validated = True
+
+    def count_parts(self, parts: Callable[[], tuple[int, int]]) -> None:
+        """Have the parts of the validation counted so; any thread may call ``parts``."""
+        self._parts = parts
+
+    def validated_parts(self) -> tuple[int, int] | None:
+        """Return how many parts are validated, of how many; None unless validation goes on."""
+        return None if self._since is None else self._parts()
 
     def end(self) -> None:
         """Note that training has ended where it is."""
         found = self.progress()
         with self._lock:
-            self._ended = None if found is None else replace(found, left=None)
+            self._ended = None if found is None else replace(found, left=None, validating=None)
             self._count = None
 
     def progress(self) -> TrainingProgress | None:
@@ -92,10 +124,10 @@ class TrainingClock:
             epoch, count, ended = self._epoch, self._count, self._ended
         if count is None:
             return ended
-        now, found = self._now(), count()
+        now, found, parts = self._now(), count(), self.validated_parts()
         with self._lock:
             left = None if self._epoch != epoch else self._left(now, found)
-        return TrainingProgress(epoch, self._epochs, found.batch, found.batches, left)
+        return TrainingProgress(epoch, self._epochs, found.batch, found.batches, left, parts)
 
     def _left(self, now: float, found: EpochCount) -> float | None:
         if found.share is None:
@@ -107,4 +139,25 @@ class TrainingClock:
                 self._marks = ((now, place),)
         began, first = self._marks[0]
         gone, ahead = place - first, (self._epochs or 1) - place
-        return (now - began) / gone * max(0.0, ahead) if gone > 1e-9 else None
+        if gone <= 1e-9:
+            return None
+        since = self._since
+        trained = (now if since is None else since) - began
+        left = trained / gone * max(0.0, ahead) + self._validations_left(now)
+        # The first validation after the last epoch is all that is left, and nobody knows how much.
+        return None if since is not None and not left and not self._validations else left
+
+    def _validations_left(self, now: float) -> float:
+        if not self._validations:
+            return 0.0
+        ended = self._epochs_begun if self._validated else self._epochs_begun - 1
+        each = self._took * self._validations / max(1, ended)  # not every epoch may have one
+        if self._since is not None:
+            present = max(0.0, self._took - (now - self._since))
+        else:
+            present = 0.0 if self._validated else each
+        return present + each * max(0, (self._epochs or 1) - (self._epoch or 1))
+
+
+def _none_known() -> tuple[int, int]:
+    return (0, 0)

@@ -154,7 +154,7 @@ class FetchLines:
         if late := [each for each in self._names if each.startswith(VALIDATION)]:
             raise ConfigurationError(
                 f"fetch has {late[0]!r}, a metric of validation, which an epoch has at its end: "
-                "it is in the history, and callbacks get it in on_epoch"
+                "a line has it there without being asked, as do the history and on_epoch"
             )
         self._every = integer("fetch_every", every, 1)
         self._printed = 0
@@ -184,6 +184,14 @@ class FetchLines:
             f"{name} {values[name]:.4f}" if name in values else f"{name} -" for name in self._names
         )
         return f"epoch {epoch} batch {batch}: {' '.join(shown)}"
+
+    def validation(self, epoch: int, values: Mapping[str, float]) -> str:
+        """Return the line at an epoch's end, such as ``epoch 1: val_auc 0.7812``.
+
+        Empty if no lines are wanted.
+        """
+        shown = " ".join(f"{VALIDATION}{name} {value:.4f}" for name, value in values.items())
+        return f"epoch {epoch}: {shown}" if self._names else ""
 
     def check(self, values: Mapping[str, float]) -> None:
         """Check the names by the first values that there are; with each line, and after an epoch.

@@ -79,7 +79,7 @@ class TrainingRun:
     save_steps: int | None
     metadata: Mapping[str, Any]
     debug: bool
-    validate: Callable[[], Results] | None
+    validate: Callable[[TrainingClock], Results] | None
     resume: InitVar[Mapping[str, Any] | None]
 
     def __post_init__(self, resume: Mapping[str, Any] | None) -> None:
@@ -210,8 +210,10 @@ class TrainingRun:
         current.end()
         self._print_if_due(current)
         self.fetch.check(current.lines())  # an epoch may be too short for a line
-        validation = Results() if self.validate is None else self.validate()
+        validation = self._validation()
         examples = validation.pop(EXAMPLES, 0)
+        if validation and (line := self.fetch.validation(epoch, validation)):
+            print(line)  # noqa: T201
         history = self._core.records.history
         history.add_validation(time.time(), validation)
         for name, table in validation.slices.items():
@@ -223,6 +225,12 @@ class TrainingRun:
             raise DatasetError(  # late, so that the epoch is not lost
                 "validation=: the dataset yields no example; a filter may leave nothing"
             )
+
+    def _validation(self) -> Results:
+        if self.validate is None:
+            return Results()
+        with self._clock.validating():
+            return self.validate(self._clock)
 
     def _watch(self) -> None:
         current = self._current
@@ -338,6 +346,9 @@ class TrainingRun:
         if current is None:
             return WorkDone(0, 1, "parts", self._name(self._done + 1))
         found, name = current.iterator.count(), self._name(current.epoch)
+        if (parts := self._clock.validated_parts()) is not None:
+            done, of = parts
+            return WorkDone(done, max(1, of), "parts", f"{name}, validating")
         if found.batches is None:
             return WorkDone(*found.parts, "parts", name)
         return WorkDone(found.batch, found.batches, "batches", name)

@@ -17,6 +17,7 @@ from psnb._src.coordinator.resume import CheckpointManager, run_of
 from psnb._src.coordinator.settings import SavedRun
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.splits import check_order, partitions_of
+from psnb._src.monitor.training_clock import TrainingClock
 from psnb._src.training.device_workers import DeviceWorker, Downpour, Hogwild
 from psnb._src.training.epoch_progress import FetchLines
 from psnb._src.training.epoch_source import EpochSource, Files
@@ -204,7 +205,8 @@ class Trainer(FixedAttributes):
             entries.
         fetch : iterable of str
             Metrics that are printed every ``fetch_every`` batches: ``"loss"`` is the mean since the
-            last line. A name that the step has not reported by the first line is refused.
+            last line. A name that the step has not reported by the first line is refused. At the
+            end of an epoch a line has what ``validation`` gave.
         fetch_every : int
             The print period, in batches. The number that is printed is exact; several periods that
             workers report together have one line: of half a second, or of two with hundreds of
@@ -358,7 +360,7 @@ class Trainer(FixedAttributes):
             What a closure raised.
         """
         with closing(EpochSource(self.coordinator, dataset, None)) as source:
-            return self._evaluator(source)()
+            return self._evaluator(source)(None)
 
     def infer_from_dataset(self, dataset: Any, to: str | None = None) -> Any:
         """Predict for every example of a dataset, in its order; exactly once, whatever worker dies.
@@ -476,7 +478,7 @@ class Trainer(FixedAttributes):
         paths = [str(files.path(number)) for number in range(count)]
         return frame_beside(frame, [each if each in written else None for each in paths])
 
-    def _evaluator(self, source: EpochSource) -> Callable[[], Results]:
+    def _evaluator(self, source: EpochSource) -> Callable[[TrainingClock | None], Results]:
         if self._evaluate is None:
             raise ConfigurationError(
                 "to evaluate stages, make the trainer with evaluate=, a closure of an iterator "
@@ -484,14 +486,19 @@ class Trainer(FixedAttributes):
             )
         evaluation = Evaluation(self._evaluate)
 
-        def evaluate() -> Results:
-            return merged_figures(self._mapped(evaluation, source.whole()))
+        def evaluate(clock: TrainingClock | None) -> Results:
+            return merged_figures(self._mapped(evaluation, source.whole(), clock))
 
         return evaluate
 
-    def _mapped(self, function: Callable[..., Any], dataset: Epochs) -> list[Any]:
-        core = coordinator_core(self.coordinator)
-        return map_splits(core, function, dataset.whole_splits(), self._progress)
+    def _mapped(
+        self, function: Callable[..., Any], dataset: Epochs, clock: TrainingClock | None = None
+    ) -> list[Any]:
+        core, splits = coordinator_core(self.coordinator), dataset.whole_splits()
+        if clock is None:
+            return map_splits(core, function, splits, self._progress)
+        # The training's own line of progress has it.
+        return map_splits(core, function, splits, False, clock.count_parts)
 
     @property
     def validates(self) -> bool:

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,34 @@ def test_views_have_where_training_is_and_the_metrics_of_its_epochs(
     charted = coordinator.history()
     assert charted["val_auc"]["value"].tolist() == history["val_auc"]
     assert charted["val_loss"]["step"].tolist() == [20, 60]
+
+
+def test_while_it_validates_views_have_its_parts_and_then_a_line_is_printed(
+    strategy: psnb.ParameterServerStrategy,
+    coordinator: psnb.ClusterCoordinator,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, count_parts = list[psnb.TrainingProgress | None](), TrainingClock.count_parts
+
+    def look(clock: TrainingClock, parts: Callable[[], tuple[int, int]]) -> None:
+        count_parts(clock, parts)
+        found.append(coordinator.statistics().training)
+
+    monkeypatch.setattr(TrainingClock, "count_parts", look)
+    trainer = psnb.Trainer(coordinator, counting(visits_of(strategy, 200)))
+    dataset = data.Dataset.range(200).batch(5)
+    history = trainer.train_from_dataset(dataset, fetch=["auc"], validation=dataset)
+    (meanwhile,) = found
+    assert meanwhile is not None
+    assert meanwhile.validating is not None
+    assert 0 <= meanwhile.validating[0] <= meanwhile.validating[1] > 1
+    ended = coordinator.statistics().training
+    assert ended is not None
+    assert ended.validating is None
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("epoch 1: val_")
+    assert f"val_auc {history['val_auc'][0]:.4f}" in line
 
 
 def test_views_have_how_far_an_epoch_is_that_one_runs(

@@ -257,7 +257,11 @@ def as_they_end(
 
 
 def map_splits(
-    core: CoordinatorCore, function: Callable[..., Any], splits: WholeSplits, shown: bool | None
+    core: CoordinatorCore,
+    function: Callable[..., Any],
+    splits: WholeSplits,
+    shown: bool | None,
+    count: Callable[[Callable[[], tuple[int, int]]], object] | None = None,
 ) -> list[Any]:
     """Call ``function(datasets, number)`` for each split on some worker; return the results.
 
@@ -272,6 +276,8 @@ def map_splits(
         What to read.
     shown : bool or None
         Whether progress is shown; as for `ClusterCoordinator.join`.
+    count : callable, optional
+        Is given what returns how many parts are done, and how many there are.
 
     Raises
     ------
@@ -289,10 +295,12 @@ def map_splits(
             how = ScheduleOptions(DEFAULT_RETRIES, 0, chooser, detached=True)
             remotes.append(core.schedule(function, (splits.datasets, number), {}, how))
 
-        def share() -> WorkDone:
-            return WorkDone(sum(each.done() for each in remotes), len(remotes), "parts")
+        def parts() -> tuple[int, int]:
+            return sum(each.done() for each in remotes), len(remotes)
 
-        with core.progress(shown, share):
+        if count is not None:
+            count(parts)
+        with core.progress(shown, lambda: WorkDone(*parts(), "parts")):
             for each in remotes:
                 result, read = each.fetch()
                 partitions.add(read)

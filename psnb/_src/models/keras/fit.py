@@ -302,7 +302,8 @@ def fit_model(
             logs = metrics.results()
             validated: Logs = {}
             if validation is not None and epoch + 1 in frequency:  # as Keras counts
-                validated = evaluate_model(model, validation, callbacks_)
+                with clock.validating():
+                    validated = evaluate_model(model, validation, callbacks_)
             # Closures report the loss of each batch.
             whole = {name: value for name, value in logs.items() if name != "loss"}
             core.records.history.add(time.time(), whole, averaged=False)
