@@ -16,6 +16,9 @@ from tests.soak.ledger import PAIRS, Found, Written
 _PAIRS_OF_A_CLOSURE = 6
 _AMOUNTS = 10
 
+_BOUND, _MORE = 400, 2_000
+"""How many rows a table may have, and how many ids are pushed to it."""
+
 
 class DeliberateError(Exception):
     """What some closures raise after they have written."""
@@ -50,6 +53,15 @@ class Model:
         self._numbers = strategy.embedding(
             "numbers", 1, dtype=width, storage=str(places[1]), **plain
         )
+        self._bounded = strategy.embedding(
+            *("bounded", 2),
+            **plain,
+            storage=str(rng.choice(["memory", "disk"])),
+            max_rows=_BOUND,
+            evict=str(rng.choice(["lru", "lfu"])),
+            time_to_live=[None, 300][rng.integers(2)],
+        )
+        self._whole = isinstance(mode, psnb.Async)  # others push parts of gradients
         self._iterator = iter(coordinator.create_per_worker_dataset(_numbers))
         self.move = self._closure()
 
@@ -70,12 +82,24 @@ class Model:
         rows = self._rows.lookup(np.arange(2 * PAIRS), training=False)
         assert (rows[:, 0] == rows[:, 1]).all(), "a row is torn"
         there = self._numbers.lookup(np.array(numbers, np.int64), training=False)
+        self._check_bounded()
         poison = int(self._poison.read())
         return Found((one, other), (first, second), poison, rows[:, 0], there[:, 0])
+
+    def _check_bounded(self) -> None:
+        """Raise unless each row is what was pushed to its own id, some times, and all are few."""
+        ids = np.arange(_MORE)
+        times, found = self._bounded.lookup(ids, training=False).T.astype(np.float64)
+        assert np.allclose(found, times * (ids + 1), rtol=1e-4), "a row has another id's updates"
+        if self._whole:
+            assert (times == times.round()).all(), "a part of an update was applied"
+        count = self._bounded.statistics().rows
+        assert count <= _BOUND, f"{count} rows where {_BOUND} may be"
 
     def _closure(self) -> Callable[[Iterator[int], bool], Written]:
         accounts, counters, poison = self._accounts, self._counters, self._poison
         rows, numbers, era = self._rows, self._numbers, self._era
+        bounded = self._bounded
 
         def move(iterator: Iterator[int], fails: bool) -> Written:
             begun_in = int(era.read_text())
@@ -93,6 +117,9 @@ class Model:
             signs = np.tile([-1, 1], len(pairs)).astype(np.float32)
             rows.push(ids, np.tile((amount * signs)[:, None], 2))
             numbers.push([number], -np.ones((1, 1), np.float32))
+            some = rng.choice(_MORE, _PAIRS_OF_A_CLOSURE, replace=False)
+            bounded.lookup(some)
+            bounded.push(some, -np.stack([np.ones(some.size), some + 1], 1).astype(np.float32))
             if fails:
                 poison.assign_add(np.int64(1))
                 raise DeliberateError("raised on purpose")
