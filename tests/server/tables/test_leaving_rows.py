@@ -23,9 +23,9 @@ BOUND = 12
 
 
 def table(eviction: Eviction | None = None, **more: Any) -> SparseTable:
-    shown = Constant(FIRST), 0, SGD(1.0)
+    shown = more.pop("dtype", "float32"), Constant(FIRST), 0, SGD(1.0)
     eviction = eviction or Eviction(BOUND)
-    return SparseTable("e", 2, None, 0, 1, "float32", *shown, eviction=eviction, **more)
+    return SparseTable("e", 2, None, 0, 1, *shown, eviction=eviction, **more)
 
 
 def array(*ids: int) -> np.ndarray:
@@ -58,7 +58,10 @@ class Both:
         evict = used(None) if self.evict == "function" else self.evict
         self.times = [(None, None), (9, None), (None, 2), (9, 3)][seed % 4]
         admission = CountFilter(2) if self.count == 2 else Always()
-        self.table = table(Eviction(BOUND, evict, *self.times), admission=admission)
+        # All numbers here are halves, which half width has exactly.
+        how = {"dtype": ["float32", "bfloat16", "float16"][seed // 2 % 3]}
+        how["storage"] = ["memory", "disk"][seed // 6 % 2]
+        self.table = table(Eviction(BOUND, evict, *self.times), admission=admission, **how)
         self.model = LeavingModel(BOUND, self.evict, leaving._LEAST, self.count)
         self.later: list[tuple[list[int], Callable[[], None]]] = []
         self.mark, self.saved = self.table.changed_since("").mark, dict[int, float]()
