@@ -421,7 +421,7 @@ def refused(message: Any, kind: type) -> ConnectionError:
         (RunClosures.__name__, 1, None, 1, {}, [], [(1, 2)]),
         (RunClosures.__name__, 1, None, 1, {}, [], 5),
         (SignOfLife.__name__, 1),
-        (PushRows.__name__, 1, 2, 3, True, None, None, True),
+        (PushRows.__name__, 1, 2, 3, True, None, None, True, True),
         (),
         None,
         5,
