@@ -189,7 +189,8 @@ CARRIED = {
     "_RoundWriter": {"round", "held"},
 }
 NOT_NEEDED = {
-    "ParameterShard": {"name", "_make"},  # the copy has its own
+    # The copy has its own; which tables rows leave is known when these are made.
+    "ParameterShard": {"name", "_make", "_leaving"},
     "Rounds": {"_rooms", "_averaged"},  # memory, which the copy gets with `reserved` and `held`
 }
 
