@@ -133,7 +133,7 @@ class DiskSpace:
             self.trim()
 
     def paging(self, arrays: int) -> Paging | None:
-        """Return how rows of so many arrays are touched; None if in any way."""
+        """Return how rows of a number of arrays are touched; None without a limit."""
         if self._limit is None:
             return None
         rows = int(self._limit * _BETWEEN) // (arrays * _FAULT)
@@ -199,7 +199,7 @@ class RowFile:
         self._size = 0
 
     def rows(self, shape: tuple[int, int], dtype: np.dtype) -> np.ndarray:
-        """Return all rows that have a place on the disk, of this form and so many at least.
+        """Return all rows that have a place on the disk, of this form: at least as many as it has.
 
         What was in them stays. Earlier arrays of them remain valid, until `shrink`.
 

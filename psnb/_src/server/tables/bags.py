@@ -31,7 +31,7 @@ apart."""
 
 
 def check_bags(bags: ops.BagMembers, count: int, dtype: np.dtype) -> None:
-    """Raise ConfigurationError unless these are bags of so many ids, with factors of a dtype."""
+    """Raise ConfigurationError unless these are bags of ``count`` ids, with factors of a dtype."""
     what = "members of bags"
     members = check_flat(what, form(what, bags.position), MEMBER)
     check_within(what, bags.position, 0, count - 1)

@@ -184,7 +184,7 @@ class Expected:
             raise InvalidArrayError(f"expected arrays {sorted(expected)}, found {sorted(found)}")
 
     def check_numbers(self, found: Mapping[str, Form], *rows: int) -> None:
-        """Raise InvalidArrayError unless values and slots are there, of so many rows."""
+        """Raise InvalidArrayError unless values and slots are there, of that number of rows."""
         self._require(found, frozenset(self.numbers))
         for name in self.numbers:
             dtype, shape = self.form_of(name)
@@ -193,7 +193,7 @@ class Expected:
     def check_learned(
         self, values: np.ndarray, slots: Mapping[str, np.ndarray], *rows: int
     ) -> None:
-        """Raise InvalidArrayError unless these are values and all slots, of so many rows.
+        """Raise InvalidArrayError unless these are values and all slots, of that number of rows.
 
         They are computed numbers, not stored ones.
         """

@@ -193,7 +193,7 @@ class RowTable(Table, Reservable):
         return self.index
 
     def in_parts(self, count: int) -> Iterable[slice]:
-        """Return which of so many rows are touched together."""
+        """Return which of ``count`` rows are touched together."""
         return [slice(0, count)] if self.paging is None else self.paging.parts(0, count)
 
     @property

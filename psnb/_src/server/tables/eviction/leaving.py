@@ -9,7 +9,7 @@ function may give them others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,8 +42,6 @@ class Leaving:
     ----------
     eviction : Eviction
         When rows leave.
-    make : callable
-        Makes an array with one number a row.
 
     Attributes
     ----------
@@ -64,10 +62,8 @@ class Leaving:
         pushed that had no row, with the table full.
     """
 
-    def __init__(
-        self, eviction: Eviction, make: Callable[[int, np.dtype], GrowingArray] = GrowingArray
-    ) -> None:
-        self.eviction, self._make = eviction, make
+    def __init__(self, eviction: Eviction) -> None:
+        self.eviction = eviction
         self.bound = MOST_ROWS if eviction.max_rows is None else eviction.max_rows
         self.names = eviction.columns
         self.minutes = self.evicted = self.expired = self.gone = self.pushed = 0
@@ -75,7 +71,7 @@ class Leaving:
 
     def clear(self) -> None:
         """Begin anew, in new memory."""
-        self._arrays = {name: self._make(1, _NUMBER) for name in self.names}
+        self._arrays = {name: GrowingArray(1, _NUMBER) for name in self.names}
         self.restart()
 
     def restart(self) -> None:

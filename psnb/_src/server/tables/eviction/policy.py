@@ -139,7 +139,7 @@ def _scores(evict: Score, usage: RowUsage, name: str) -> np.ndarray:
     what = f"embedding {name!r}: evict={shown(evict)}"
     try:
         found = evict(usage)
-    except Exception as error:
+    except Exception as error:  # the user's function may raise anything
         raise ConfigurationError(
             f"{what} raised {type(error).__name__}: {error}. Nothing was changed"
         ) from error
