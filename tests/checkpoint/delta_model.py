@@ -17,10 +17,11 @@ from psnb._src.checkpoint.manifest import Manifest
 from psnb._src.client.arguments import NonFinite
 from psnb._src.client.dense_shards import DenseShards
 from psnb._src.client.embedding import Embedding
+from psnb._src.client.embedding_spec import EmbeddingSpec
 from psnb._src.client.handles import shards_of
 from psnb._src.client.requests import Request
 from psnb._src.client.snapshots import TableSnapshots
-from psnb._src.client.sparse_shards import EmbeddingSpec, SparseShards
+from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.server.operations import CreateSparse
 from psnb._src.server.optimizers import Adagrad
 from psnb._src.server.tables.initializers import Uniform

@@ -11,9 +11,10 @@ from psnb._src.client.commit import ask, drive
 from psnb._src.client.commit import commit as commit_on
 from psnb._src.client.dense_shards import DenseShard, DenseShards
 from psnb._src.client.embedding import Embedding
+from psnb._src.client.embedding_spec import EmbeddingSpec
 from psnb._src.client.requests import Request
 from psnb._src.client.server_client import add_process_client, remove_process_client
-from psnb._src.client.sparse_shards import EmbeddingSpec, SparseShards
+from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.client.variable import Variable
 from psnb._src.placement.layout import ServerAddress, ShardId, ShardPlacement
 from psnb._src.server.commit_log import Commit, Part

@@ -13,12 +13,13 @@ import pytest
 from psnb._src.client.bags import pooling
 from psnb._src.client.commit import ask, drive, end_round
 from psnb._src.client.embedding import Embedding
+from psnb._src.client.embedding_spec import EmbeddingSpec
 from psnb._src.client.handles import shards_of
 from psnb._src.client.local.downpour import accumulating
 from psnb._src.client.local.dry_run import DryRunClient
 from psnb._src.client.parameter_shards import clipped_tables
 from psnb._src.client.requests import Request
-from psnb._src.client.sparse_shards import EmbeddingSpec, SparseShards
+from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.client.updates import Round, Updates, buffered
 from psnb._src.data.ragged import Ragged
 from psnb._src.placement.layout import ShardId

@@ -459,6 +459,8 @@ def test_torch(given: Namespace) -> None:
     assert (learned["ads.weight"] != given["module"].ads.weight).any()
     run(given, "# A PyTorch model with psnb's optimizers")
     assert given["small"].variables[0].optimizer.learning_rate == 0.005
+    run(given, "# Half width, and a bound")
+    assert given["bounded"].tables["users"].stored_dtype.name == "bfloat16"
     run(given, "# Evaluate a PyTorch model")
     assert (given["module"].ads.weight == learned["ads.weight"]).all()
     before = given["small"].state_dict()["output.weight"]

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from psnb._src.client.arguments import as_initializer, as_nonfinite
+from psnb._src.client.arguments import as_nonfinite
 from psnb._src.client.dense_shards import DenseShard, DenseShards
 from psnb._src.client.embedding import Embedding
+from psnb._src.client.embedding_spec import embedding_spec
 from psnb._src.client.model_records import ModelRecord, ModelRecords
 from psnb._src.client.requests import Request
-from psnb._src.client.sparse_shards import EmbeddingSpec, SparseShards
+from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.client.variable import Variable
 from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.modes import Async, Mode
-from psnb._src.server.operations import CreateDense, CreateSparse
+from psnb._src.server.operations import CreateDense
 from psnb._src.server.optimizer import Optimizer
-from psnb._src.server.tables.admission import Admission, Always
 from tests.client.in_process import InProcess
 
 
@@ -53,6 +53,10 @@ class InProcessStrategy(_Strategy):
         return self._models
 
     @property
+    def __psnb_shards__(self) -> int:
+        return len(self.transport.shards)
+
+    @property
     def parameters(self) -> Mapping[str, Variable | Embedding]:
         return self._parameters
 
@@ -72,47 +76,14 @@ class InProcessStrategy(_Strategy):
         spread = DenseShards(*form, parts, self.transport, as_nonfinite(nonfinite, name))
         return self._parameters.setdefault(name, Variable(spread))  # type: ignore[return-value]
 
-    def embedding(  # type: ignore[override]
-        self,
-        name: str,
-        dim: int,
-        rows: int | None = None,
-        initializer: Any = None,
-        optimizer: Optimizer | None = None,
-        dtype: Any = np.float32,
-        padding_idx: int | None = None,
-        admission: Admission | None = None,
-        nonfinite: str = "refuse",
-    ) -> Embedding:
+    def embedding(self, *form: Any, **options: Any) -> Embedding:  # type: ignore[override]
         shards = self.transport.shards
-        kind, start = np.dtype(dtype), as_initializer(initializer, name)
-        spec = EmbeddingSpec(
-            name,
-            dim,
-            rows,
-            kind,
-            optimizer,
-            as_nonfinite(nonfinite, name),
-            padding_idx=padding_idx,
-            initializer=start,
-            admission=admission or Always(),
-        )
-        for index, shard in enumerate(shards):
-            made = CreateSparse(
-                name,
-                dim,
-                rows,
-                index,
-                len(shards),
-                kind.str,
-                start,
-                spec.seed,
-                optimizer,
-                admission=spec.admission,
-            )
-            self.transport.call([Request(shard, made)])
-        made_table = Embedding(SparseShards(spec, shards, self.transport))
-        return self._parameters.setdefault(name, made_table)  # type: ignore[return-value]
+        spec = embedding_spec(len(shards), *form, **options)
+        for number, shard in enumerate(shards):
+            creation = spec.creation(number, len(shards), spec.optimizer)
+            self.transport.call([Request(shard, creation)])
+        made = Embedding(SparseShards(spec, shards, self.transport))
+        return self._parameters.setdefault(spec.name, made)  # type: ignore[return-value]
 
     def again(self) -> InProcessStrategy:
         """Return it as another process finds it: with parameters, and no handle of a model."""

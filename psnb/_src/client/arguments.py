@@ -354,7 +354,8 @@ def _must_be(name: str, what: str, wanted: str, found: object) -> ConfigurationE
 def _require_growing(what: str, name: str, rows: int | None) -> None:
     if rows is not None:
         raise ConfigurationError(
-            f"embedding {name!r} has {rows} rows, which are always there: {what} is for rows=None"
+            f"embedding {name!r} has {rows} rows, which are always there: {what} is for rows=None "
+            "(in a module of PyTorch, psnb.torch.Embedding)"
         )
 
 

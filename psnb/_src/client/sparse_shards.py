@@ -7,16 +7,16 @@ It keeps no state, so any number of threads may use one.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from psnb._src.client.arguments import NonFinite, checked_array, checked_ids
+from psnb._src.client.arguments import checked_array, checked_ids
+from psnb._src.client.embedding_spec import EmbeddingSpec
 from psnb._src.client.parameter_shards import ParameterShards, divided
 from psnb._src.client.requests import on_table
 from psnb._src.client.server_client import ServerClient
@@ -24,48 +24,13 @@ from psnb._src.client.updates import ShardWrite
 from psnb._src.client.whole_tables import SavedState, TableLoad, read_segments, read_states
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.hashing import distinct
-from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables import operations as ops
-from psnb._src.server.tables.admission import Admission, Always
+from psnb._src.server.tables.admission import Always
 from psnb._src.server.tables.checks import MINUTES, ExpectedRows
-from psnb._src.server.tables.eviction.policy import Eviction
-from psnb._src.server.tables.initializers import Initializer, Uniform
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sharding import Owner, shard_of_ids
 from psnb._src.transport.half_width import computed
 from psnb.errors import ConfigurationError, InvalidArrayError
-
-_ALWAYS, _UNIFORM = Always(), Uniform()
-
-_INDEX = 28
-"""Bytes a row: two slots of a hash map of 12 at most, and marks of changes and of what leaves."""
-
-
-@dataclass(frozen=True)
-class EmbeddingSpec:
-    """What an embedding was made as; see `ParameterServerStrategy.embedding`."""
-
-    name: str
-    dim: int
-    rows: int | None
-    dtype: np.dtype
-    optimizer: Optimizer | None = None
-    nonfinite: NonFinite = NonFinite.REFUSE
-    padding_idx: int | None = None
-    admission: Admission = _ALWAYS
-    accessor: CtrAccessor | None = None
-    initializer: Initializer = _UNIFORM
-    slot_dtype: np.dtype | None = None
-    half: bool = False
-    """Whether rows and gradients of float32 travel with 16 bits."""
-    storage: str = "memory"
-    eviction: Eviction | None = None
-    """When rows leave; over all shards, not of one."""
-
-    @property
-    def seed(self) -> int:
-        """The seed of the initial rows: of the name, so it is the same on any cluster."""
-        return int.from_bytes(hashlib.blake2b(self.name.encode(), digest_size=8).digest())
 
 
 class SparseShards(ParameterShards):
@@ -128,22 +93,7 @@ class SparseShards(ParameterShards):
 
     @property
     def saved_form(self) -> ExpectedRows:
-        """What each of its shards in a checkpoint must be."""
-        slots = self.made_with.slots if self.made_with else ()
-        return ExpectedRows(
-            *(self.name, self.spec.dtype, slots, (self.dim,)),
-            fixed=None if self.rows is None else (self.rows, 0, 1),
-            uses=self.accessor is not None,
-            waits=self.admission.min_count > 1,
-            slot_dtype=self.spec.slot_dtype,
-            row_wise=self.made_with.row_wise if self.made_with else frozenset(),
-            recency=() if self.spec.eviction is None else self.spec.eviction.columns,
-        )
-
-    @property
-    def memory_of_row(self) -> int:
-        """The bytes that a row takes on a server, with what is needed to find it, at most."""
-        return self.saved_form.row_nbytes + _INDEX
+        return self.spec.saved_form
 
     def shard_states(self) -> list[dict[str, np.ndarray]]:
         """Return ids, values and optimizer state of every shard, for checkpoints."""

@@ -21,6 +21,7 @@ from xxhash import xxh3_64_hexdigest
 
 from psnb._src.client.arguments import as_initializer
 from psnb._src.client.embedding import Embedding
+from psnb._src.client.embedding_spec import embedding_spec
 from psnb._src.client.handles import shards_of
 from psnb._src.client.model_records import Arrays, ModelRecord, ModelRecords
 from psnb._src.client.variable import Variable
@@ -32,15 +33,24 @@ from psnb._src.models.flat_variables import (
     optimizer_for,
     place_flat,
 )
+from psnb._src.models.table_options import (
+    TableOptions,
+    check_dtype,
+    check_options,
+    kept,
+    too_many,
+)
 from psnb._src.models.table_rows import read_rows, replace_rows, write_rows
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables.initializers import Initializer
 from psnb._src.strategy.strategy import ParameterServerStrategy
 from psnb._src.transport.half_width import computed
 from psnb._src.utils.text import NAME, counted, truncate
-from psnb.errors import ConfigurationError
+from psnb.errors import ConfigurationError, InvalidArrayError
 
 logger = logging.getLogger("psnb")
+
+_NO_IDS = np.empty(0, np.uint64)
 
 _MOST, _FEW = 10, 3
 """How many differences of a kind, and how many names in a line, are listed."""
@@ -118,8 +128,13 @@ class ModelValues:
         Raises
         ------
         InvalidArrayError
-            If an array has another shape; nothing was changed.
+            If an array has another shape, or a table may not have so many rows; nothing was
+            changed.
         """
+        for name, (ids, _) in rows.items():
+            shards = shards_of(self.tables[name])
+            if reason := too_many(shards.spec, len(shards.shard_ids), ids):
+                raise InvalidArrayError(f"{reason}. Nothing was changed")
         whole = []
         for flat in (self.parameters, self.state):
             given = {name: arrays[name] for name in flat.places if name in arrays}
@@ -149,6 +164,7 @@ def place_model(
     sparse: OptimizerChoice | None,
     dense: OptimizerChoice | None,
     adopt: bool | None,
+    tables: TableOptions | None = None,
     named: Callable[[ModelRecord, WantedModel], ModelRecord] = lambda record, wanted: record,
     moved: str = "state",
     clips_each: bool = False,
@@ -169,6 +185,9 @@ def place_model(
         their hyperparameters; a warning says which differ.
     adopt : bool or None
         As for `psnb.torch.distribute`.
+    tables : mapping, optional
+        How servers keep tables, by their names in the model. What is given of an adopted table must
+        be so there.
     named : callable, optional
         Gives placed parameters the model's names for them, if these are not the user's.
     moved : str
@@ -181,19 +200,30 @@ def place_model(
     Raises
     ------
     ConfigurationError
-        If it must not be adopted, or does not fit; or if there is no optimizer for a parameter, or
-        a name is taken. Nothing was changed.
+        If it must not be adopted, or does not fit; or if there is no optimizer for a parameter, a
+        name is taken, or servers cannot keep a table so. Nothing was changed.
     """
     if adopt is not None and not isinstance(adopt, bool):
         raise ConfigurationError(f"adopt must be True, False or None, found {adopt!r:.200}")
     models = strategy.__psnb_models__
+    options = check_options(tables, [*wanted.tables])
     if (record := _record(models, name, adopt)) is not None:
-        return _adopted(strategy, name, named(record, wanted), wanted, sparse, dense)
+        return _adopted(strategy, name, named(record, wanted), wanted, sparse, dense, options)
     optimizers = {each: optimizer_for(sparse, each) for each in wanted.tables}  # type: ignore[arg-type]
     own = {each: optimizer_for(dense, each) for each in wanted.parameters}  # type: ignore[arg-type]
     names = {each: f"{name}.{each}" for each in wanted.tables}
     own_state = [f"{name}.{moved}"] if wanted.state else []
     check_free(strategy, [name, *own_state, *names.values()])
+    shards = strategy.__psnb_shards__
+    forms: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+    for each, table in wanted.tables.items():
+        form = names[each], table.dim, table.rows, table.initializer, optimizers[each]
+        forms[each] = form, {"dtype": table.dtype, **options[each]}
+        spec = embedding_spec(shards, *form, **forms[each][1])
+        check_dtype(each, spec, table.dtype)
+        ids = table.begins()[0] if table.begins is not None and table.rows is None else _NO_IDS
+        if reason := too_many(spec, shards, ids):
+            raise ConfigurationError(f"{reason}. Nothing was placed")
     groups: dict[str, dict[str, np.ndarray]] = {name: {}}
     for each, array in wanted.parameters.items():
         alone = clips_each and own[each].clipnorm is not None
@@ -204,12 +234,12 @@ def place_model(
     ]
     state = place_flat(strategy, f"{name}.{moved}", wanted.state, None)
     arrays = {"parameters": FlatVariables.joined(placed), "state": state}
-    tables = {}
+    made = {}
     for each, table in wanted.tables.items():
-        form = names[each], table.dim, table.rows, table.initializer, optimizers[each]
-        tables[each] = strategy.embedding(*form, dtype=table.dtype)
+        form, kept_so = forms[each]
+        made[each] = strategy.embedding(*form, **kept_so)
         if table.begins is not None:
-            write_rows(tables[each], *table.begins())
+            write_rows(made[each], *table.begins())
     models.use(name)
     contents: dict[str, dict[str, Arrays]] = {
         kind: {
@@ -219,7 +249,7 @@ def place_model(
         for kind, flat in arrays.items()
     }
     models.add(name, ModelRecord(contents, names, dict(wanted.local)))
-    return ModelValues(**arrays, tables=tables)
+    return ModelValues(**arrays, tables=made)
 
 
 def _adopted(
@@ -229,6 +259,7 @@ def _adopted(
     wanted: WantedModel,
     sparse: OptimizerChoice | None,
     dense: OptimizerChoice | None,
+    options: Mapping[str, Mapping[str, Any]],
 ) -> ModelValues:
     parameters: Mapping[str, Any] = strategy.parameters
     arrays = dict.fromkeys(wanted.arrays, FlatVariables((), {}))
@@ -242,6 +273,8 @@ def _adopted(
         arrays[kind] = FlatVariables([parameters[each] for each in contents], places)
     tables = {each: parameters[table] for each, table in record.tables.items()}
     differences, optimizers = [*_differences(wanted, arrays, tables, record.local)], []
+    if not differences:
+        differences = [*_kept_otherwise(strategy, tables, wanted, options)]
     if not differences:
         optimizers = [*_optimizers(wanted, arrays["parameters"], tables, sparse, dense)]
         differences = [*_others(optimizers)]
@@ -363,6 +396,22 @@ def _differences(
         there[name] = _table(WantedTable(each.dim, each.rows, computed(each.dtype), initializer))
     yield from _compared({name: _table(each) for name, each in wanted.tables.items()}, there)
     yield from _compared(wanted.local, local)
+
+
+def _kept_otherwise(
+    strategy: ParameterServerStrategy,
+    tables: Mapping[str, Embedding],
+    wanted: WantedModel,
+    options: Mapping[str, Mapping[str, Any]],
+) -> Iterator[Difference]:
+    """Yield the tables for which options were given, and which are not kept so."""
+    for name, own in options.items():
+        if own:
+            there = shards_of(tables[name]).spec
+            form = there.name, there.dim, there.rows, there.initializer, there.optimizer
+            whole = {"dtype": wanted.tables[name].dtype, **own}
+            here = embedding_spec(strategy.__psnb_shards__, *form, **whole)
+            yield from _compared({name: kept(here)}, {name: kept(there)})
 
 
 def _compared(needed: Mapping[str, str], has: Mapping[str, str]) -> Iterator[Difference]:

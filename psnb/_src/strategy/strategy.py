@@ -24,8 +24,8 @@ from numpy.typing import ArrayLike, DTypeLike
 from psnb._src.client import arguments
 from psnb._src.client.comm_client import PATIENCE
 from psnb._src.client.embedding import Embedding
+from psnb._src.client.embedding_spec import embedding_spec
 from psnb._src.client.model_records import ModelRecords
-from psnb._src.client.sparse_shards import EmbeddingSpec
 from psnb._src.client.variable import Variable
 from psnb._src.cluster.links import CLIENT_ENDED, hold
 from psnb._src.cluster.roles import choose_servers, closure_workers, identity
@@ -50,7 +50,6 @@ from psnb._src.strategy.scheduler_life import check_scheduler
 from psnb._src.strategy.servers import Servers, begin
 from psnb._src.strategy.tables import describe
 from psnb._src.strategy.takeover import StrategyTerms, take_over
-from psnb._src.transport.half_width import computed
 from psnb._src.utils.checks import integer, is_integer, path_text, period, seconds
 from psnb._src.utils.foreign_names import FixedAttributes
 from psnb._src.utils.interrupts import uninterrupted
@@ -326,6 +325,11 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         """The models that were placed on it; for psnb only."""
         return self._core.models
 
+    @property
+    def __psnb_shards__(self) -> int:
+        """Over how many shards embeddings are spread; for psnb only."""
+        return len(self._core.servers.shards)
+
     @uninterrupted  # except while it waits; the name is free then
     def variable(
         self,
@@ -465,32 +469,16 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         """
         self._core.check_open()
         with self._core.tables.reserved(name, "embedding"):
-            arguments.check_rows(name, dim, rows)
-            kind, slot_kind = arguments.as_row_dtypes(dtype, slot_dtype, name)
-            arguments.check_optimizer(optimizer, computed(kind), name)
-            arguments.check_slots(optimizer, slot_kind, name)
-            arguments.check_by_element(optimizer, f"embedding {name!r}")
-            arguments.check_accessor(accessor, name, rows)
-            eviction = arguments.as_eviction(
-                *(name, rows, max_rows, max_bytes, evict, time_to_live, accessor, optimizer)
+            spec = embedding_spec(
+                *(self.__psnb_shards__, name, dim, rows, initializer, optimizer, dtype),
+                *(nonfinite, padding_idx, admission, accessor, slot_dtype, storage),
+                max_rows=max_rows,
+                max_bytes=max_bytes,
+                evict=evict,
+                time_to_live=time_to_live,
             )
-            spec = EmbeddingSpec(
-                name,
-                int(dim),
-                None if rows is None else int(rows),
-                kind,
-                optimizer,
-                arguments.as_nonfinite(nonfinite, name),
-                arguments.as_padding(padding_idx, name, rows),
-                arguments.as_admission(admission, name, rows),
-                accessor,
-                arguments.as_initializer(initializer, name),
-                slot_kind,
-                storage=arguments.as_storage(storage, name),
-                eviction=eviction,
-            )
-            made = self._core.tables.embedding(spec, max_bytes)
-        if eviction is not None and eviction.max_rows is not None:
+            made = self._core.tables.embedding(spec)
+        if spec.eviction is not None and spec.eviction.max_rows is not None:
             self._core.watch.keep()  # which says if the bound is too small
         return made
 

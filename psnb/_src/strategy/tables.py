@@ -18,14 +18,15 @@ from psnb._src.client.arguments import NonFinite, check_by_element
 from psnb._src.client.comm_client import CommServerClient
 from psnb._src.client.dense_shards import DenseShard, DenseShards
 from psnb._src.client.embedding import Embedding
+from psnb._src.client.embedding_spec import EmbeddingSpec
 from psnb._src.client.handles import Handle, shards_of
 from psnb._src.client.requests import Request
-from psnb._src.client.sparse_shards import EmbeddingSpec, SparseShards
+from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.client.variable import Variable
 from psnb._src.monitor.html.tables import html_table
 from psnb._src.monitor.statistics import ServerStatistics
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.operations import CreateDense, CreateSparse, DropTable
+from psnb._src.server.operations import CreateDense, DropTable
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables.sharding import Partitioner, row_ranges
 from psnb._src.strategy.servers import Servers
@@ -184,18 +185,8 @@ class TableFactory:
             self._bytes[index] += nbytes
         return self._servers.shards[index]
 
-    def embedding(self, spec: EmbeddingSpec, max_bytes: int | None = None) -> Embedding:
+    def embedding(self, spec: EmbeddingSpec) -> Embedding:
         """Make an embedding, spread over all shards."""
-        shards = self._servers.shards
-        if max_bytes is not None and spec.eviction is not None:
-            rows = max_bytes // SparseShards(spec, shards, None).memory_of_row
-            spec = replace(spec, eviction=replace(spec.eviction, max_rows=rows))
-        most = None if spec.eviction is None else spec.eviction.max_rows
-        if most is not None and most < len(shards):
-            raise ConfigurationError(
-                f"embedding {spec.name!r} may have {most} rows, and is in {len(shards)} shards: "
-                "each must have one row at least; give a larger max_rows= or max_bytes="
-            )
         spec = replace(spec, half=self._half and computed(spec.dtype) == np.float32)
         made = Embedding(SparseShards(spec, self._servers.shards, self._server_client))
         self._make(made)
@@ -311,27 +302,9 @@ def _creations(
     table, takes its place.
     """
     if isinstance(shards, SparseShards):
-        spec = shards.spec
+        count = len(shards.shard_ids)
         return [
-            Request(
-                shard,
-                CreateSparse(
-                    spec.name,
-                    spec.dim,
-                    spec.rows,
-                    index=shard.number,
-                    shards=len(shards.shard_ids),
-                    dtype=spec.dtype.name,
-                    initializer=spec.initializer,
-                    seed=spec.seed,
-                    optimizer=optimizer,
-                    admission=spec.admission,
-                    accessor=spec.accessor,
-                    slot_dtype=spec.slot_dtype.name if spec.slot_dtype else None,
-                    storage=spec.storage,
-                    eviction=spec.eviction and spec.eviction.of_one(len(shards.shard_ids)),
-                ),
-            )
+            Request(shard, shards.spec.creation(shard.number, count, optimizer))
             for shard in shards.shard_ids
         ]
     if value is None:  # one zero, seen as an array of the shape

@@ -18,7 +18,11 @@ import psnb
 import psnb.torch
 from tests.conftest import connected
 
-OPTIMIZERS: dict[str, Any] = {"sparse": psnb.Adagrad(0.5), "dense": psnb.Adam(0.05)}
+OPTIONS: dict[str, Any] = {
+    "sparse": psnb.Adagrad(0.5),
+    "dense": psnb.Adam(0.05),
+    "tables": {"users": {"dtype": "bfloat16", "max_rows": 10_000}},
+}
 
 
 class Clicks(nn.Module):
@@ -71,7 +75,7 @@ def main(file: str) -> None:
     """Train until killed."""
     strategy = psnb.ParameterServerStrategy(connected(file), name="mine")
     coordinator = psnb.ClusterCoordinator(strategy)
-    model = psnb.torch.distribute(Clicks(), strategy, **OPTIMIZERS)
+    model = psnb.torch.distribute(Clicks(), strategy, **OPTIONS)
     number = 0
     while True:
         train(coordinator, model, range(number, number + 1))

@@ -20,7 +20,7 @@ from tests.checkpoint.saved import forge
 from tests.conftest import DEADLINE, connected, wait_until
 from tests.forking import Forked
 from tests.integration.helpers import CommandLine
-from tests.integration.models.adopted import OPTIMIZERS, Clicks, same, train
+from tests.integration.models.adopted import OPTIONS, Clicks, same, train
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
@@ -31,7 +31,7 @@ pytestmark = [
 def test_a_module_is_resumed_from_a_checkpoint(cluster: Client, tmp_path: Path) -> None:
     with psnb.ParameterServerStrategy(cluster) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
-        model = psnb.torch.distribute(Clicks(), strategy, **OPTIMIZERS)
+        model = psnb.torch.distribute(Clicks(), strategy, **OPTIONS)
         train(coordinator, model, range(5))
         psnb.CheckpointManager(coordinator, tmp_path).save()
         state = model.state_dict()
@@ -72,7 +72,7 @@ def test_a_module_goes_on_where_a_killed_notebook_has_left_it(tmp_path: Path) ->
             losses = train(coordinator, model, range(steps, steps + 3))
         with psnb.ParameterServerStrategy(client) as strategy:
             coordinator = psnb.ClusterCoordinator(strategy)
-            model = psnb.torch.distribute(Clicks(), strategy, **OPTIMIZERS)
+            model = psnb.torch.distribute(Clicks(), strategy, **OPTIONS)
             train(coordinator, model, range(steps))
             assert same(model.state_dict(), state)
             assert train(coordinator, model, range(steps, steps + 3)) == losses

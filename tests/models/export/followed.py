@@ -12,10 +12,11 @@ import numpy as np
 import psnb
 from psnb._src.checkpoint.manager import FolderManager
 from psnb._src.client.dense_shards import DenseShards
+from psnb._src.client.embedding_spec import EmbeddingSpec
 from psnb._src.client.handles import shards_of
 from psnb._src.client.requests import Request
 from psnb._src.client.snapshots import TableSnapshots
-from psnb._src.client.sparse_shards import EmbeddingSpec, SparseShards
+from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.models.export.exported import Exported
 from psnb._src.models.export.loaded import LoadedModel
 from psnb._src.models.export.manifest import DenseSources, Fetch, ModelFeed

@@ -18,6 +18,7 @@ from psnb._src.models.keras.program import KerasProgram
 from psnb._src.models.keras.references import custom_objects
 from psnb._src.models.keras.split import SplitKeras, as_array
 from psnb._src.models.placing import ModelValues, WantedModel, WantedTable, place_model, scratch
+from psnb._src.models.table_options import TableOptions
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.strategy.strategy import ParameterServerStrategy
 from psnb.errors import ConfigurationError, InvalidArrayError
@@ -40,7 +41,7 @@ class CompiledModel:
         That of `compile`, for what `distribute` was given none for.
     compiled : mapping
         Loss and metrics.
-    adopt : bool or None
+    adopt, tables
         What `distribute` was given.
 
     Attributes
@@ -61,6 +62,7 @@ class CompiledModel:
         optimizer: Any,
         compiled: Mapping[str, Any],
         adopt: bool | None = None,
+        tables: TableOptions | None = None,
     ) -> None:
         self._strategy, self._name = strategy, name
         own = as_optimizer(optimizer) if sparse is None or dense is None else None
@@ -89,6 +91,7 @@ class CompiledModel:
             sparse=sparse or own,
             dense=dense or own,
             adopt=adopt,
+            tables=tables,
             named=partial(named_alike, numbered_kinds(parts.tail)),
             clips_each=True,  # as Keras does
         )

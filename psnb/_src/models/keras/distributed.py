@@ -31,6 +31,7 @@ from psnb._src.models.keras.layer_view import LayerView
 from psnb._src.models.keras.optimizers import SteeredOptimizer
 from psnb._src.models.keras.split import as_array, plain_copy, split
 from psnb._src.models.step_description import StepDescription
+from psnb._src.models.table_options import TableOptions
 from psnb._src.strategy.strategy import ParameterServerStrategy
 from psnb._src.utils.checks import integer
 from psnb.errors import ConfigurationError
@@ -80,10 +81,11 @@ class DistributedKeras:
         dense: OptimizerChoice | None,
         name: str,
         adopt: bool | None,
+        tables: TableOptions | None,
     ) -> None:
         self._model, self._strategy, self._name, self._adopt = model, strategy, name, adopt
         self._parts = split(model)
-        self._optimizers = sparse, dense
+        self._optimizers, self._tables = (sparse, dense), tables
         # The strategy's only one: asking again returns it.
         self._coordinator = ClusterCoordinator(strategy)
         self._made: CompiledModel | None = None
@@ -137,8 +139,9 @@ class DistributedKeras:
         Raises
         ------
         ConfigurationError
-            If psnb has no such optimizer, the name is taken, what is to be adopted does not fit, it
-            was compiled before, or workers do not run a model so.
+            If psnb has no such optimizer, the name is taken, what is to be adopted does not fit,
+            servers cannot keep a table so, it was compiled before, or workers do not run a model
+            so.
         """
         if self._made is not None:
             raise ConfigurationError(
@@ -154,7 +157,7 @@ class DistributedKeras:
         }
         self._check_trainable()
         placed = self._strategy, self._name, self._parts, *self._optimizers
-        self._made = CompiledModel(*placed, optimizer, given, self._adopt)
+        self._made = CompiledModel(*placed, optimizer, given, self._adopt, self._tables)
         self._given = optimizer, given
 
     def fit(
@@ -435,6 +438,7 @@ def distribute(
     *,
     sparse: OptimizerChoice | None = None,
     dense: OptimizerChoice | None = None,
+    tables: TableOptions | None = None,
     name: str | None = None,
     adopt: bool | None = None,
 ) -> DistributedKeras:
@@ -463,6 +467,11 @@ def distribute(
     sparse, dense : Optimizer or callable, optional
         For tables and for all other weights, or a function from the name of an embedding, or from
         the path of a weight, to one; by default that of ``compile``.
+    tables : mapping, optional
+        How servers keep rows, by the name of an embedding: arguments of
+        `ParameterServerStrategy.embedding`, such as ``{"user": {"dtype": "bfloat16"}}``; ``dtype``
+        (in half width), ``slot_dtype`` and ``storage``. Adopted tables stay as they are: what is
+        given of one must be so there. ``compile`` checks them.
     name : str, optional
         Before the names of tables and variables; by default the model's.
     adopt : bool, optional
@@ -510,4 +519,4 @@ def distribute(
     if name is None:
         models = strategy.__psnb_models__
         name = model.name if adopt is False else name_there(model, models)
-    return DistributedKeras(model, strategy, sparse, dense, name, adopt)
+    return DistributedKeras(model, strategy, sparse, dense, name, adopt, tables)

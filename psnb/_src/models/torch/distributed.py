@@ -23,6 +23,7 @@ from psnb._src.models.export.exported import Exported
 from psnb._src.models.flat_variables import OptimizerChoice, check_strategy
 from psnb._src.models.placing import note_local, place_model
 from psnb._src.models.step_description import StepDescription
+from psnb._src.models.table_options import TableOptions
 from psnb._src.models.torch.buffers import check_averages, not_finite
 from psnb._src.models.torch.description import OperationRecorder, described_call
 from psnb._src.models.torch.export import exported
@@ -264,7 +265,8 @@ class DistributedModel:
         Raises
         ------
         InvalidArrayError
-            If keys, shapes or kinds are not this model's; nothing was changed.
+            If keys, shapes or kinds are not this model's, or a table has a bound and the state more
+            rows; nothing was changed.
         ServerLostError
             If a server is gone.
         """
@@ -469,6 +471,7 @@ def distribute(
     optimizer: TorchOptimizers | None = None,
     sparse: OptimizerChoice | None = None,
     dense: OptimizerChoice | None = None,
+    tables: TableOptions | None = None,
     name: str | None = None,
     device: str | torch.device = "cpu",
     adopt: bool | None = None,
@@ -506,6 +509,14 @@ def distribute(
     dense : Optimizer or callable
         The same for all other parameters. ``clipnorm`` counts the norm of all parameters with the
         same optimizer together. With ``optimizer``, for parameters that it does not have.
+    tables : mapping, optional
+        How servers keep rows, by the name of a table (``"ads.weight"`` for a ``torch.nn.Embedding``
+        that the module calls ``ads``; ``"users"`` for a `psnb.torch.Embedding`): arguments of
+        `ParameterServerStrategy.embedding`, such as ``{"ads.weight": {"dtype": "bfloat16"}}``.
+        ``dtype`` (in half width), ``slot_dtype`` and ``storage`` are for all; for
+        `psnb.torch.Embedding` there are ``max_rows``, ``max_bytes``, ``evict``, ``time_to_live``,
+        ``admission`` and ``accessor``, too. Adopted tables stay as they are: what is given of one
+        must be so there.
     name : str, optional
         Before the names of tables and variables on the servers; by default that of the module's
         class. Unique within the strategy.
@@ -531,8 +542,9 @@ def distribute(
         precision or has no shape yet, or is referred to in a way that cannot be followed; a
         BatchNorm has ``momentum=None`` in another mode than `psnb.Sync`; there is no optimizer for
         a parameter; torch's has been used, is of another kind, or has a scheduler, hooks or
-        parameters of another module; a name is taken; parameters to adopt do not fit, which the
-        message lists; or there is no such kind of device. Nothing was placed.
+        parameters of another module; ``tables`` has a name that is no table's, or more rows are to
+        be placed than ``max_rows`` allows; a name is taken; parameters to adopt do not fit, which
+        the message lists; or there is no such kind of device. Nothing was placed.
     SerializationError
         If the module cannot be pickled; the message names the part that cannot.
     ServerLostError
@@ -576,7 +588,9 @@ def distribute(
     called = name or type(module).__name__
     if not isinstance(strategy.mode, Sync):
         check_averages(parts.graph.module)
-    values = place_model(strategy, called, wanted, **choices, adopt=adopt, moved="buffers")
+    values = place_model(
+        strategy, called, wanted, **choices, adopt=adopt, tables=tables, moved="buffers"
+    )
     keep_here(module, "the module that psnb.torch.distribute was given")
     note = partial(note_local, strategy.__psnb_models__, called)
     followed = Followed(module, several, places, values)
