@@ -32,6 +32,7 @@ from psnb._src.server.tables.operations import (
     LookUpRows,
     MergeRows,
     MergeValues,
+    OnTables,
     PushGradient,
     PushRows,
     ReadState,
@@ -82,6 +83,22 @@ def test_what_is_no_operation_of_a_table_is_refused(
 ) -> None:
     with pytest.raises(InternalError, match=f"'{table}' has no operation {operation}"):
         shard.run(on_table(table, operation))
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        OnTables((), ReadState()),
+        OnTables(("v", "e"), ReadState()),
+        OnTables((), LookUpRows(np.zeros(1, np.uint64))),
+        CommitPart(Commit("w", 0), Part([OnTables((), PushGradient(np.ones(3, np.float32)))])),
+    ],
+)
+def test_an_operation_of_no_table_or_too_many_is_refused(
+    shard: ParameterShard, operation: ShardOperation
+) -> None:
+    with pytest.raises(InternalError, match="an operation of"):
+        shard.run(shard.decided(operation))
 
 
 def test_unknown_operation_of_the_shard_is_refused(shard: ParameterShard) -> None:

@@ -64,8 +64,7 @@ class ParameterShard:
             case OnTables(names, RowsOperation() as of_rows):
                 return run_on_rows(self._all(names), of_rows)
             case OnTables(names, inner):
-                (table,) = self._all(names)
-                return table.run(inner)
+                return self._only(names).run(inner)
             case ops.CommitPart(commit, part):
                 return self._apply(self._prepare(commit, part))
             case ops.PreparePart(commit, part):
@@ -162,14 +161,16 @@ class ParameterShard:
                 yield OnTables((name,), choice)
 
     def after(self, operation: ShardOperation) -> Iterator[OnTables]:
-        """Yield what must be done then, here and on all replicas; only the primary calls this."""
+        """Yield what must be done then, here and on all replicas; only the primary calls this.
+
+        Raises
+        ------
+        ConfigurationError
+            At the end: if a user's function failed, in place of which another order was taken.
+        """
         if isinstance(operation, OnTables) and isinstance(operation.operation, FinishTable):
-            (table,) = self._all(operation.tables)
-            if (surplus := table.surplus()) is not None:
-                yield OnTables(operation.tables, surplus)
-                # Some that were to leave for updates that are prepared are gone themselves.
-                if (choice := table.choice(0, None)) is not None:
-                    yield OnTables(operation.tables, choice)
+            for then in self._only(operation.tables).settling():
+                yield OnTables(operation.tables, then)
 
     def minute(self) -> Iterator[OnTables]:
         """Yield what a minute changes, here and on all replicas; only the primary calls this."""
@@ -210,7 +211,15 @@ class ParameterShard:
             )
         return found
 
+    def _only(self, names: Sequence[str]) -> Table:
+        table, *others = self._all(names)
+        if others:
+            raise InternalError(f"{self.name}: an operation of one table names {len(names)}")
+        return table
+
     def _all(self, names: Sequence[str]) -> list[Table]:
+        if not names:
+            raise InternalError(f"{self.name}: an operation of tables names none")
         try:
             return [self._tables[name] for name in names]
         except KeyError:
@@ -234,8 +243,10 @@ class ParameterShard:
         ended: ops.EndRound | None,
     ) -> None:
         for name, tail in tails.items():
-            found = forms(name, tail.tail)
-            self._tables[name].expected.check_tail(found, tail.tail.__getitem__)
+            table = self.table(name)
+            table.expected.check_tail(forms(name, tail.tail), tail.tail.__getitem__)
+            table.updater.check_state(tail.optimizer)
+            table.check_beside(tail.beside)
         self._tables = {name: self._tables[name] for name in tails}
         self._creations = {name: self._creations[name] for name in tails}
         self._leaving &= tails.keys()

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.server.operations import CreateDense, FinishReplica, TableTail
-from psnb._src.server.optimizers import Adagrad
+from psnb._src.server.operations import CreateDense, CreateSparse, FinishReplica, TableTail
+from psnb._src.server.optimizer import Optimizer
+from psnb._src.server.optimizers import SGD, Adagrad
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.admission import Always, CountFilter
 from psnb._src.server.tables.changed_rows import Watcher
 from psnb._src.server.tables.dense import DenseTable
+from psnb._src.server.tables.eviction.policy import Eviction
 from psnb._src.server.tables.initializers import Constant
 from psnb._src.server.tables.operations import Segment
 from psnb._src.server.tables.row_index import FixedRowIndex, GrowingRowIndex
@@ -280,6 +282,31 @@ def test_a_copy_that_is_sent_a_bad_tail_keeps_what_it_had() -> None:
     with pytest.raises(ConfigurationError):
         shard.run(FinishReplica({"v": good, "w": bad}, shard.log, None))
     assert shard.table("v").state()["step"] == 0
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "beside"),
+    [
+        (SGD(1.0), {}),
+        (None, {}),
+        (Adagrad(0.1), {"queue": IDS}),
+        (Adagrad(0.1), {"queue": IDS.reshape(2, 2), "counts": np.zeros(4, np.int64)}),
+        (Adagrad(0.1), {"queue": IDS, "counts": np.zeros(3, np.int64)}),
+    ],
+)
+def test_a_copy_that_is_sent_another_state_keeps_what_it_had(
+    optimizer: Optimizer | None, beside: dict[str, np.ndarray]
+) -> None:
+    shard = ParameterShard("copy")
+    shard.run(CreateDense("v", THREE, Adagrad(0.1)))
+    how = "e", 2, None, 0, 1, "float32", Constant(0.0), 0, Adagrad(0.1)
+    shard.run(CreateSparse(*how, eviction=Eviction(6)))
+    tail = {"step": np.array([5]), "minutes": np.array([0])}
+    good = TableTail({"step": np.array([5])}, 0, Adagrad(0.1), {})
+    bad = TableTail(tail, 0, optimizer, beside)
+    with pytest.raises(ConfigurationError):
+        shard.run(FinishReplica({"v": good, "e": bad}, shard.log, None))
+    assert [shard.table(name).state()["step"] for name in ("v", "e")] == [0, 0]
 
 
 def test_a_scalar_of_numpys_is_an_array_without_axes() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from psnb._src.server.optimizer import Optimizer
-from psnb._src.server.optimizers import OPTIMIZERS, Adagrad, Adam, RowWiseAdagrad
+from psnb._src.server.optimizers import OPTIMIZERS, SGD, Adagrad, Adam, RowWiseAdagrad
 from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.admission import Probability
 from psnb._src.server.tables.initializers import Constant, Uniform
@@ -178,3 +178,16 @@ def test_what_a_copy_has_learned_is_merged_in_the_width_for_computing() -> None:
     np.testing.assert_allclose(rows_of(made), before + 0.25, atol=4e-3)
     assert not widened(made.state()["slot.first_moment"]).any()
     assert made.updater.step == 9
+
+
+def test_what_two_copies_have_learned_at_one_update_is_rounded_by_bits_of_its_own() -> None:
+    """Else both are rounded up, or both down, and their errors add up."""
+    ids = np.arange(500, dtype=np.uint64)
+    made = table(optimizer=SGD(0.1), initializer=Constant(1.0))
+    ups = []
+    for share in (0.5, 0.499):  # of the distance between two numbers
+        before = rows_of(made, ids)
+        learned = np.full((ids.size, DIM), share * 2**-7, np.float32)
+        made.run(ops.MergeRows(ids, learned, {}, 0, 1.0))
+        ups.append(rows_of(made, ids) > before)
+    assert (ups[0] == ups[1]).mean() == pytest.approx(0.5, abs=0.03)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 
@@ -12,10 +14,11 @@ from psnb._src.server.shard import ParameterShard
 from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.admission import CountFilter
 from psnb._src.server.tables.eviction import leaving
-from psnb._src.server.tables.eviction.policy import Eviction
+from psnb._src.server.tables.eviction.policy import Eviction, RowUsage
 from psnb._src.server.tables.initializers import Constant
 from psnb._src.server.tables.operations import on_table
 from psnb._src.server.tables.sparse import SparseTable
+from psnb.errors import ConfigurationError
 from tests.server.tables.test_leaving_rows import array, ids_of, push, table
 
 
@@ -46,25 +49,36 @@ def test_values_of_an_id_that_repeats_are_for_one_row() -> None:
     assert of.lookup(array(1))[0].tolist() == [8, 8]
 
 
-def test_more_rows_than_may_stay_are_loaded_while_a_push_is_prepared(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(leaving, "_LEAST", 0)
+COMMIT, FINISH = Commit("w", 0), on_table("e", ops.FinishTable({"step": np.array([200])}))
+
+
+def loading(eviction: Eviction) -> ParameterShard:
+    """Return a shard with a prepared push to 1 and 2, into which twelve rows were loaded since."""
     shard = ParameterShard("shard 0")
     how = "e", 2, None, 0, 1, "float32", Constant(1.0), 0, SGD(1.0)
-    shard.run(CreateSparse(*how, eviction=Eviction(6)))
+    shard.run(CreateSparse(*how, eviction=eviction))
     shard.run(on_table("e", ops.LookUpRows(array(1, 2, 3, 4))))
-    commit = Commit("w", 0)
-    shard.run(PreparePart(commit, Part([on_table("e", push(1, 2))])))
+    shard.run(PreparePart(COMMIT, Part([on_table("e", push(1, 2))])))
     shard.run(on_table("e", ops.ClearTable()))
     shard.run(on_table("e", ops.MakeRoom(12)))
     for start in range(100, 112, 4):
         shard.run(on_table("e", ops.PutSegment(saved(range(start, start + 4)))))
-    finish = on_table("e", ops.FinishTable({"step": np.array([200])}))
-    shard.run(finish)
-    for then in shard.after(finish):
-        shard.run(then)
-    shard.run(ApplyCommit(commit))
+    return shard
+
+
+def run_all(shard: ParameterShard, operations: Iterable[ops.OnTables]) -> None:
+    for each in operations:
+        shard.run(each)
+
+
+def test_more_rows_than_may_stay_are_loaded_while_a_push_is_prepared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leaving, "_LEAST", 0)
+    shard = loading(Eviction(6))
+    shard.run(FINISH)
+    run_all(shard, shard.after(FINISH))
+    shard.run(ApplyCommit(COMMIT))
     of = shard.table("e")
     assert isinstance(of, SparseTable)
     assert ids_of(of) == {1, 2, 108, 109, 110, 111}
@@ -74,3 +88,26 @@ def saved(ids: range) -> ops.Segment:
     """Return rows that were used the later, the greater their ids are."""
     values = np.ones((len(ids), 2), np.float32)
     return {"ids": array(*ids), "values": values, "last_update": np.array([*ids])}
+
+
+def test_a_function_that_fails_when_too_many_rows_were_loaded_leaves_no_more_than_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leaving, "_LEAST", 0)
+    fails = False
+
+    def score(usage: RowUsage) -> np.ndarray:
+        if fails:
+            raise ValueError("no score today")
+        return -usage.age.astype(np.float64)
+
+    shard = loading(Eviction(6, score))
+    fails = True
+    shard.run(FINISH)
+    with pytest.raises(ConfigurationError, match=r"no score today\. More rows were loaded than"):
+        run_all(shard, shard.after(FINISH))
+    of = shard.table("e")
+    assert isinstance(of, SparseTable)
+    assert ids_of(of) == {*range(106, 112)}
+    shard.run(ApplyCommit(COMMIT))
+    assert ids_of(of) == {1, 2, 108, 109, 110, 111}

@@ -8,6 +8,7 @@ that may leave, one for each of their ids.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,12 @@ from psnb._src.server.tables.changed_rows import Watcher
 from psnb._src.server.tables.checks import MINUTES, POSITION, check_array, check_ids
 from psnb._src.server.tables.eviction import replacing
 from psnb._src.server.tables.eviction.leaving import Leaving
+from psnb._src.server.tables.eviction.policy import lowest
 from psnb._src.server.tables.growing_array import GrowingArray
 from psnb._src.server.tables.row_index import RowRequest
 from psnb._src.server.tables.row_table import RowTable
 from psnb._src.utils.process_memory.room import room as memory_room
-from psnb.errors import InternalError, ServerMemoryError
+from psnb.errors import ConfigurationError, InternalError, InvalidArrayError, ServerMemoryError
 
 _BLOCK = 1 << 14
 """Numbers of rows that begin together."""
@@ -220,16 +222,23 @@ class LeavingRows(RowTable):
             "batches, or fewer closures at a time"
         )
 
+    def _chosen(self, size: int) -> int:
+        """Return how many ids are chosen for a write of ``size`` ids, and others under way."""
+        assert self._leaving is not None
+        return min(self._leaving.most_chosen(self._under_way(size)), self.index.count)
+
     def _lowest(self, size: int) -> np.ndarray:
-        leaving, rows = self._leaving, self._growing()
-        assert leaving is not None
-        count = min(leaving.most_chosen(self._under_way(size)), rows.count)
-        return self._first_to_leave(count)
+        return self._first_to_leave(self._chosen(size))
 
     def _first_to_leave(self, count: int) -> np.ndarray:
         assert self._leaving is not None
         ids = self._growing().last_ids(0)
         return self._leaving.lowest(count, ids, self.updater.step, self._use, self.name)
+
+    def _least_recent(self, count: int) -> np.ndarray:
+        assert self._leaving is not None
+        stamps = self._leaving.stamps & np.uint32(replacing.MOST_STAMP)
+        return lowest(stamps.astype(np.uint64), self._growing().last_ids(0), count)
 
     def choice(self, size: int, read: np.ndarray | None) -> ops.ChooseLeaving | None:
         """Return what must be done first on all replicas, for a write of ``size`` ids.
@@ -259,9 +268,33 @@ class LeavingRows(RowTable):
     def excess(self) -> int:
         return 0 if self._leaving is None else max(0, self.index.count - self._leaving.bound)
 
-    def surplus(self) -> ops.RemoveRows | None:
-        """Return what removes as many rows as there are too many, after rows were loaded."""
-        return ops.RemoveRows(self._first_to_leave(self.excess)) if self.excess else None
+    def settling(self) -> Iterator[ops.TableChange]:
+        """Yield what removes as many rows as there are too many, after rows were loaded.
+
+        Raises
+        ------
+        ConfigurationError
+            At the end: if a user's function failed. By then the least recently used have left.
+        """
+        if not self.excess:
+            return
+        first, failed = self._first_to_leave, None
+        try:
+            gone = first(self.excess)
+        except ConfigurationError as error:  # too late to refuse: the rows are there
+            first, failed = self._least_recent, error
+            gone = first(self.excess)
+        yield ops.RemoveRows(gone)
+        # Some that were to leave for updates that are prepared are gone themselves.
+        if self._lacks(0):
+            yield ops.ChooseLeaving(first(self._chosen(0)))
+        if failed is not None:
+            reason = str(failed).removesuffix(". Nothing was changed")
+            raise ConfigurationError(
+                f"{reason}. More rows were loaded than max_rows= lets a shard have, and this "
+                f"function was to say which leave: {gone.size:,} that were used least recently "
+                "have left instead"
+            ) from failed
 
     def count_minute(self) -> None:
         """Count a minute; rows whose time is over go."""
@@ -357,10 +390,17 @@ class LeavingRows(RowTable):
         counts = [leaving.evicted, leaving.expired, leaving.gone, leaving.pushed]
         return {"queue": queue[there], "counts": np.array(counts)}
 
+    def check_beside(self, beside: ops.Segment) -> None:
+        if self._leaving is None:
+            return
+        if missing := {"queue", "counts"} - beside.keys():
+            raise InvalidArrayError(f"{self.name!r}: arrays {sorted(missing)} are missing")
+        check_ids(f"ids to leave {self.name!r}", beside["queue"])
+        check_array(f"counts of {self.name!r}", beside["counts"], POSITION, (4,))
+
     def take_beside(self, beside: ops.Segment) -> None:
         leaving = self._leaving
         if leaving is None:
             return
-        check_array(f"counts of {self.name!r}", beside["counts"], POSITION, (4,))
         self.choose(beside["queue"])
         leaving.evicted, leaving.expired, leaving.gone, leaving.pushed = beside["counts"].tolist()

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from xxhash import xxh3_64_intdigest
 
 from psnb._src.server import stored
 from psnb._src.server.hashing import distinct
@@ -142,7 +143,9 @@ class SparseTable(LeavingRows):
         self.changing(rows)
         if self.moved.watches:
             self.moved.pushing(self.values, rows)
-        seed, whole = self.updater.update_seed(), of.values.dtype.type(1)
+        # Those of several workers at one count of updates are rounded by other bits.
+        seed = self.updater.update_seed() ^ xxh3_64_intdigest(np.ascontiguousarray(of.values))
+        whole = of.values.dtype.type(1)
         arrays = self._values, *(self._slots[name] for name in self.updater.slots)
         learned = of.values, *(of.slots[name] for name in self.updater.slots)
         for at, (array, each) in enumerate(zip(arrays, learned, strict=True)):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -131,6 +131,9 @@ class Table(ABC):
         """Return what a replica needs, and no checkpoint has, for `take_beside`."""
         return {}
 
+    def check_beside(self, beside: ops.Segment) -> None:  # noqa: B027
+        """Raise InvalidArrayError unless `take_beside` can load it."""
+
     def take_beside(self, beside: ops.Segment) -> None:  # noqa: B027
         """Load what `beside` returned, after all else; most have nothing."""
 
@@ -146,9 +149,9 @@ class Table(ABC):
         """How many rows more than its bound it has: only while it is loaded."""
         return 0
 
-    def surplus(self) -> ops.TableChange | None:
-        """Return what must be done on all replicas after it was loaded."""
-        return None
+    def settling(self) -> Iterator[ops.TableChange]:
+        """Yield what must be done on all replicas after it was loaded."""
+        return iter(())
 
     def changed_since(self, mark: str) -> Changes:
         """Return what has changed since a mark, or since something that is none.

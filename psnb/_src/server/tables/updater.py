@@ -97,6 +97,14 @@ class Updater:
         self.by_user = optimizer is not None and is_users(optimizer.learning_rate)
         self.optimizer = _shared(optimizer)
 
+    def check_state(self, optimizer: Optimizer | None) -> None:
+        """Raise ConfigurationError unless an optimizer has the same state, for `follow`."""
+        if (slots := optimizer.slots if optimizer else ()) != self.slots:
+            raise ConfigurationError(
+                f"{self._name!r} has the state {list(self.slots)}, and an optimizer that is to "
+                f"follow has {list(slots)}. Nothing was changed"
+            )
+
     @property
     def alone(self) -> bool:
         """Whether its table takes steps by itself, not in one call with others."""
