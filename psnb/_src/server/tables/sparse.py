@@ -144,7 +144,7 @@ class SparseTable(LeavingRows):
         if self.moved.watches:
             self.moved.pushing(self.values, rows)
         # Those of several workers at one count of updates are rounded by other bits.
-        seed = self.updater.update_seed() ^ xxh3_64_intdigest(np.ascontiguousarray(of.values))
+        seed = self.updater.update_seed() ^ xxh3_64_intdigest(np.ascontiguousarray(of.values).data)
         whole = of.values.dtype.type(1)
         arrays = self._values, *(self._slots[name] for name in self.updater.slots)
         learned = of.values, *(of.slots[name] for name in self.updater.slots)
