@@ -15,6 +15,7 @@ from psnb._src.coordinator.coordinator import coordinator_core
 from psnb._src.monitor.feed import Feed
 from psnb.metrics import AUC, GroupAUC
 from tests.integration.helpers import kill_myself
+from tests.integration.training.trainer_helpers import holding
 
 AUCS, GROUPS = AUC(), GroupAUC()
 
@@ -90,14 +91,17 @@ def test_a_history_has_the_slices_of_training_and_validation_and_so_have_views(
 
 
 def test_an_epoch_that_is_resumed_has_the_slices_of_all_of_it(
-    coordinator: psnb.ClusterCoordinator,
+    coordinator: psnb.ClusterCoordinator, tmp_path: Path
 ) -> None:
+    stopped = tmp_path / "stopped"
+
     class Stop(psnb.Callback):
         def on_batch(self, trainer: psnb.Trainer, snapshot: psnb.TrainingSnapshot) -> None:
             trainer.stop("for a test")
+            stopped.touch()
 
     dataset = data.Dataset.range(ROWS).batch(4)
-    trainer = psnb.Trainer(coordinator, report)
+    trainer = psnb.Trainer(coordinator, holding(report, ROWS // 2, stopped))
     half = trainer.train_from_dataset(dataset, callbacks=[Stop()])
     assert half.stopped
     state = json.loads(json.dumps(half.state, allow_nan=False))
