@@ -58,6 +58,11 @@ def upto(n: Any) -> Dataset:
     return D.range(int(n)).map(lambda i: i + 10 * n)
 
 
+def of_two_dtypes(first: int) -> Dataset:
+    kind = np.float32 if first in (3, 18, 21) else np.int64
+    return D.from_tensor_slices(np.arange(first, first + 3, dtype=kind))
+
+
 MEMORY: dict[str, Callable[[], Dataset]] = {
     "range": lambda: D.range(3, 20, 2),
     "from_tensors": lambda: D.from_tensors((np.arange(3), "text")),
@@ -168,6 +173,9 @@ MEMORY: dict[str, Callable[[], Dataset]] = {
         D.range(12).map(fails_at_five).map(lambda n: n % 7).unique().ignore_errors()
     ),
     "ignore_errors in a buffer": lambda: D.range(12).map(fails_at_five).shuffle(6).ignore_errors(),
+    "errors of a buffer itself": lambda: (
+        D.range(0, 36, 3).flat_map(of_two_dtypes).shuffle(6).ignore_errors()
+    ),
     "ignore_errors behind threads": lambda: (
         D.range(12).map(fails_at_five).map(negative, num_parallel_calls=2).ignore_errors()
     ),

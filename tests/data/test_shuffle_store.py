@@ -220,3 +220,31 @@ def test_a_lack_of_memory_leaves_columns_together(monkeypatch: pytest.MonkeyPatc
 
 def _no_memory(*_: Any) -> None:
     raise MemoryError
+
+
+@pytest.mark.parametrize("allowed", range(5))
+def test_no_element_is_lost_nor_twice_for_a_lack_of_memory(
+    allowed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the buffer is filled, and when it is full."""
+    lists = ragged([[n] * (n % 3) for n in range(20)])
+    source = Dataset.from_tensor_slices({"n": np.arange(20), "lists": lists})
+    made = source.filter(lambda each: True).shuffle(6, seed=1)  # not by number
+    whole = [int(each["n"]) for each in made]
+    left, put = allowed, RaggedRows.put
+
+    def scarce(self: RaggedRows, places: np.ndarray, columns: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left == -1:
+            raise MemoryError
+        put(self, places, columns)
+
+    monkeypatch.setattr(RaggedRows, "put", scarce)
+    with made.iterator() as iterator:
+        found: list[int] = []
+        with pytest.raises(MemoryError):
+            found.extend(int(each["n"]) for each in iterator)
+        with made.iterator(iterator.state()) as again:
+            assert [*found, *(each["n"] for each in again)] == whole
+        assert [*found, *(each["n"] for each in iterator)] == whole

@@ -160,8 +160,9 @@ class RowStore:
         if missing > 0:
             made = np.arange(self.made, self.made + missing)
             self._free, self.made = np.concatenate([self._free, made]), self.made + missing
-        rows, self._free = self._free[: block.count], self._free[block.count :]
+        rows = self._free[: block.count]
         self._write(rows, block)
+        self._free = self._free[block.count :]  # they are free as before if that fails
         return rows
 
     def free(self, rows: np.ndarray) -> None:

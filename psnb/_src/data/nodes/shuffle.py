@@ -6,7 +6,7 @@ store and into it.
 
 The state contains no elements. The content of the buffer follows from the key and from how many
 were drawn and read. To resume, these elements are read again, from the input's position before
-the oldest of them.
+the oldest of them. Elements of another dtype, which the buffer refused, are left out again.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from psnb.errors import DatasetError
 
 logger = logging.getLogger("psnb")
 
+T = TypeVar("T")
 
 _ENDLESS = 1 << 62
 _NOTHING = np.empty(0, np.int64)
@@ -73,8 +75,9 @@ class _Patience:
 class BufferIterator(ReadingIterator):
     """Fills the buffer, then reads an element for each that is drawn.
 
-    The state: how many were drawn and read, whether the input has ended, and the reader's position
-    and state, both before the oldest element in the buffer and now.
+    The state: how many were drawn and taken in, whether the input has ended, the reader's state
+    both before the oldest element in the buffer and now, and since then, where in between so many
+    elements were refused: how many had been taken in, and how many were refused.
     """
 
     def __init__(
@@ -90,7 +93,9 @@ class BufferIterator(ReadingIterator):
         self._drawn: int
         self._read: int
         self._ended: bool
-        self._drawn, self._read, self._ended, base, now = state or (0, 0, False, None, None)
+        self._refused: list[list[int]]
+        start = 0, 0, False, None, None
+        self._drawn, self._read, self._ended, base, now, *self._refused = state or start
         self._store = RowStore(buffer_size)
         self._rows = np.empty(0, np.int64)  # where in the store each slot's element is
         self._positions = np.empty(0, np.int64)  # of each row's element
@@ -98,11 +103,12 @@ class BufferIterator(ReadingIterator):
         self._bases: deque[tuple[int, State]] = deque()
         self._checked = 0  # how many were drawn when bases were last looked through
         self._patience = _Patience(report_seconds)
+        if base is not None and now is not None:
+            before = now[0] - self._read - sum(count for _, count in self._refused)
+            self._bases.append((base[0] - before, base))
         if self._read:
-            self._refill(source, context, base)
+            self._refill(source, context)
         self._reader = Reader(source, context.child(0), now)
-        if base is not None:
-            self._bases.append((base[0], base))
 
     def next_block(self, limit: int) -> Block | None:
         """Return elements, and read as many."""
@@ -110,7 +116,7 @@ class BufferIterator(ReadingIterator):
             step = self._patience.report(self._size, self._size_limit)
             block = self._take(min(step, self._size_limit - self._size))
             if block is not None:
-                self._append(block, self._read - block.count)
+                self._enter(block, self._append)
         incoming = None if self._ended else self._take(limit)
         if incoming is not None:
             return self._exchange(incoming)
@@ -122,7 +128,8 @@ class BufferIterator(ReadingIterator):
     def state(self) -> State:
         """Return the counts, and how to read the content of the buffer again."""
         base = self._bases[0][1] if self._bases else None
-        return [self._drawn, self._read, self._ended, base, self._reader.state()]
+        now = self._reader.state()
+        return [self._drawn, self._read, self._ended, base, now, *map(list, self._refused)]
 
     def level(self) -> tuple[int, int]:
         return self._size, self._size_limit
@@ -132,34 +139,51 @@ class BufferIterator(ReadingIterator):
         block = self._reader.take(limit)
         if block is None:
             self._ended = True
-        else:
-            self._read += block.count
         return block
+
+    def _enter(self, block: Block, put: Callable[[Block, int], T]) -> T:
+        """Take in what was read last, or leave all as if it had not been."""
+        try:
+            found = put(block, self._read)
+        except DatasetError:
+            if self._refused and self._refused[-1][0] == self._read:
+                self._refused[-1][1] += block.count
+            else:
+                self._refused.append([self._read, block.count])
+            raise
+        except MemoryError:  # it comes again
+            self._reader.put_back(block)
+            raise
+        self._read += block.count
+        return found
 
     def _remember(self) -> None:
         """Note the input's position from time to time, and drop old notes."""
         step = max(1, self._size_limit // 4)
         if not self._bases or self._read - self._bases[-1][0] >= step:
-            self._bases.append((self._reader.position, self._reader.state()))
+            self._bases.append((self._read, self._reader.state()))
         if self._drawn - self._checked >= step and self._size:
             self._checked = self._drawn
             oldest = int(self._positions[self._rows[: self._size]].min())
             while len(self._bases) > 1 and self._bases[1][0] <= oldest:
                 self._bases.popleft()
+            first = self._bases[0][0]
+            self._refused = [each for each in self._refused if each[0] >= first]
 
     def _append(self, block: Block, first: int | np.ndarray) -> None:
         """Fill the next slots; ``first`` is the first element's number, or the numbers of all."""
-        rows, stop = self._put(block, first), self._size + block.count
+        stop = self._size + block.count
         if stop > len(self._rows):
             grow(self._rows, min(self._size_limit, max(2 * len(self._rows), stop)))
-        self._rows[self._size : stop] = rows
+        self._rows[self._size : stop] = self._put(block, first)
         self._size = stop
 
     def _put(self, block: Block, first: int | np.ndarray) -> np.ndarray:
         """Store elements; returns in which rows."""
+        most = self._store.made + block.count
+        if most > len(self._positions):
+            grow(self._positions, 2 * most)
         rows = self._store.put(block)
-        if self._store.made > len(self._positions):
-            grow(self._positions, 2 * self._store.made)
         self._positions[rows] = (
             np.arange(first, first + block.count) if isinstance(first, int) else first
         )
@@ -167,7 +191,7 @@ class BufferIterator(ReadingIterator):
 
     def _exchange(self, incoming: Block) -> Block:
         """Return elements that are drawn while others come in."""
-        rows = self._put(incoming, self._read - incoming.count)
+        rows = self._enter(incoming, self._put)
         drawn = self._draw(incoming.count, rows)
         self._store.free(drawn)
         return self._store.take(drawn)
@@ -178,7 +202,7 @@ class BufferIterator(ReadingIterator):
         self._drawn += count
         return drawn
 
-    def _refill(self, source: Node, context: Context, base: State) -> None:
+    def _refill(self, source: Node, context: Context) -> None:
         """Read the content of the buffer again, and restore its order."""
         end = self._read if self._ended else _ENDLESS
         size = min(self._size_limit, self._read)
@@ -186,21 +210,29 @@ class BufferIterator(ReadingIterator):
         size = draw_again(self._key, slots, size, size, end, self._drawn)
         slots = slots[:size]
         wanted = np.sort(slots)
+        number, base = self._bases[0]
+        refused = [list(each) for each in self._refused]
         with closing(Reader(source, context.child(0), base)) as reader:
             while self._size < size:
                 step = self._patience.report(self._size, size)
+                apart = refused[0][0] - number if refused else step
                 try:
-                    block = reader.take(step)
+                    block = reader.take(min(step, apart or refused[0][1]))
                 except DatasetError:
                     continue  # raised before
                 if block is None:
                     raise DatasetError(
                         "shuffle: the input has fewer elements than when the state was taken"
                     )
-                first = reader.position - block.count
-                a, b = np.searchsorted(wanted, [first, reader.position])
+                if not apart:
+                    refused[0][1] -= block.count
+                    if not refused[0][1]:
+                        del refused[0]
+                    continue
+                a, b = np.searchsorted(wanted, [number, number + block.count])
                 if a < b:
-                    self._append(block.take(wanted[a:b] - first), wanted[a:b])
+                    self._append(block.take(wanted[a:b] - number), wanted[a:b])
+                number += block.count
         # Slot i has the i-th smallest position so far.
         self._rows[:size] = self._rows[np.searchsorted(wanted, slots)]
 
