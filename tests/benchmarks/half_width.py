@@ -14,10 +14,10 @@ from collections.abc import Callable
 import numpy as np
 
 from psnb._src.server.optimizers import OPTIMIZERS
+from psnb._src.server.stored import widened
 from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.initializers import Constant
 from psnb._src.server.tables.sparse import SparseTable
-from psnb._src.transport.half_width import widened
 
 FORMS = (
     ("float32", "Adagrad", None),

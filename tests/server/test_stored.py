@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from psnb._src.server import stored
 from psnb._src.server.stored import merge_rows, put_rows, seed_of
 from psnb._src.transport.half_width import codes, computed, rounded, widened
 
@@ -29,7 +30,9 @@ def every(dtype: str) -> np.ndarray:
 @HALF
 def test_numbers_are_widened_exactly(dtype: str) -> None:
     numbers = every(dtype)
-    np.testing.assert_array_equal(widened(numbers), numbers.astype(np.float32))
+    expected = numbers.astype(np.float32)
+    np.testing.assert_array_equal(widened(numbers), expected)
+    np.testing.assert_array_equal(stored.widened(numbers[:, ::3]), expected[:, ::3])
 
 
 @HALF
@@ -62,7 +65,14 @@ def test_signs_and_what_is_not_finite_stay(dtype: str) -> None:
 
 def test_what_is_too_large_for_float16_is_infinite_as_numpy_has_it() -> None:
     numbers = np.array([[65_504.0, 65_519.0, 65_520.0, -1e6, 1e38]], np.float32)
-    np.testing.assert_array_equal(put(numbers, "float16"), widened(rounded(numbers, "float16")))
+    np.testing.assert_array_equal(put(numbers, "float16"), widened(rounded(numbers, np.dtype(np.float16))))
+
+
+def test_numbers_of_a_row_are_rounded_independently() -> None:
+    numbers = np.full((20_000, 16), 1 + 2.0**-8, np.float32)  # in the middle of two of bfloat16
+    two_updates = np.hstack([put(numbers, "bfloat16", seed) for seed in (1, 2)])
+    apart = np.corrcoef(two_updates, rowvar=False) - np.eye(32)
+    assert np.abs(apart).max() < 0.04  # of so many coin flips, the deviation is 0.007
 
 
 def test_rounding_follows_from_seed_and_id() -> None:

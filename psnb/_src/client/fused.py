@@ -23,8 +23,8 @@ from psnb._src.client.updates import PendingRead, ShardWrite, current_updates, r
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.hashing import add_up_rows, distinct
 from psnb._src.server.kernels import all_finite, copy_finite, norm
+from psnb._src.server.stored import widened
 from psnb._src.server.tables import operations as ops
-from psnb._src.transport.half_width import widened
 from psnb._src.transport.message import as_float32
 from psnb._src.utils.memory import aligned
 

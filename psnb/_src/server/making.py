@@ -16,6 +16,7 @@ from psnb._src.server.kernels import read_only
 from psnb._src.server.memory import require_room
 from psnb._src.server.optimizer import Optimizer, Workspace
 from psnb._src.server.scanning import keep_nearest, row_norms
+from psnb._src.server.stored import widened
 from psnb._src.server.tables import operations as table_ops
 from psnb._src.server.tables.admission import Always
 from psnb._src.server.tables.bags import MEMBER
@@ -24,7 +25,6 @@ from psnb._src.server.tables.eviction.policy import LFU, LRU
 from psnb._src.server.tables.eviction.replacing import lower_stamps
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.server.tables.table import Table
-from psnb._src.transport.half_width import widened
 from psnb.errors import InternalError
 
 COMPILING = 1 << 24

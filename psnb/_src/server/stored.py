@@ -24,6 +24,8 @@ from numba.extending import intrinsic, overload
 
 from psnb._src.server.hashing import GOLDEN, mix
 from psnb._src.server.kernels import read_only
+from psnb._src.transport import half_width
+from psnb._src.utils.memory import aligned
 
 
 def _float_of_half(typing_context: Any, code: Any) -> Any:
@@ -35,13 +37,13 @@ def _float_of_half(typing_context: Any, code: Any) -> Any:
 
 _wide_half: Any = intrinsic(_float_of_half)
 
-_STEP = np.uint32(0x7FEB352D)
+# Tried out: numbers of one row, its slots among them, are rounded independently of each other.
+_STEP = np.uint32(0x45D9F3B5)
 _COLUMN = np.uint32(0x9E3779B9)
 _OTHERS = np.uint32(0x85EBCA77)
 
 _SIGN, _FRACTION = np.uint32(0x80000000), np.uint32(0x7FFFFFFF)
 _INFINITE = np.uint32(0x7F800000)
-_LOW_16, _LOW_13 = np.uint32(0xFFFF), np.uint32(0x1FFF)
 _LEAST_NORMAL = np.float32(2.0**-14)
 _EXPONENTS_APART = np.uint32((127 - 15) << 23)
 _LARGEST_CODE = np.uint32(0x7BFF)
@@ -62,20 +64,41 @@ def _widen(number):  # type: ignore[no-untyped-def]
     return lambda number: number
 
 
+@njit(cache=True, nogil=True)
+def _widen_all(codes, out):  # type: ignore[no-untyped-def]
+    for i in range(codes.size):
+        out[i] = widen(codes[i])
+
+
+def widened(array: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """Return what `half_width.widened` does, in a compiled loop: of float16 in a third of its time.
+
+    ``out`` is contiguous memory for it.
+    """
+    wide = half_width.computed(array.dtype)
+    if wide == array.dtype:
+        return array
+    if out is None:
+        out = aligned(array.shape, wide)
+    _widen_all(read_only(half_width.codes(array).reshape(-1)), out.reshape(-1))
+    return out
+
+
 @njit
 def noise(key, column):  # type: ignore[no-untyped-def]
-    """Return random bits, uint32, for a number of a row; see `row_key`."""
+    """Return random bits, uint32, for a number of a row; see `row_key`.
+
+    The highest bits are the best ones: those that `narrow` uses.
+    """
     bits = np.uint32(key + np.uint32(np.uint32(column) * _COLUMN))
     # One round: the key is mixed well.
-    bits = np.uint32(np.uint32(bits ^ np.uint32(bits >> np.uint32(16))) * _STEP)
-    return np.uint32(bits ^ np.uint32(bits >> np.uint32(15)))
+    return np.uint32(np.uint32(bits ^ np.uint32(bits >> np.uint32(16))) * _STEP)
 
 
 @njit
 def again(bits):  # type: ignore[no-untyped-def]
     """Return other random bits, for the next number at the same place, given some."""
-    bits = np.uint32(np.uint32(bits | np.uint32(1)) * _OTHERS)
-    return np.uint32(bits ^ np.uint32(bits >> np.uint32(15)))
+    return np.uint32(np.uint32(bits ^ np.uint32(bits >> np.uint32(15))) * _OTHERS)
 
 
 def narrow(number, like, bits):  # type: ignore[no-untyped-def]
@@ -89,7 +112,7 @@ def narrow(number, like, bits):  # type: ignore[no-untyped-def]
 @njit
 def _narrow_bfloat16(number, random):  # type: ignore[no-untyped-def]
     bits = np.float32(number).view(np.uint32)
-    up = np.uint32(np.uint32(bits + np.uint32(random & _LOW_16)) >> np.uint32(16))
+    up = np.uint32(np.uint32(bits + np.uint32(random >> np.uint32(16))) >> np.uint32(16))
     return np.uint16(up if number == number else np.uint32(0x7FC0))
 
 
@@ -99,7 +122,7 @@ def _narrow_float16(number, random):  # type: ignore[no-untyped-def]
     size = np.float32(abs(number))
     sign = np.uint32(np.uint32(bits & _SIGN) >> np.uint32(16))
     magnitude = np.uint32(bits & _FRACTION)
-    share = np.uint32(random & _LOW_13)
+    share = np.uint32(random >> np.uint32(19))
     # Below the normal numbers all are as far apart: by 2 ** -24.
     small = min(size, _LEAST_NORMAL) * np.float32(2.0**24) + share * np.float32(2.0**-13)
     code = np.uint32(np.uint32(np.uint32(magnitude + share) - _EXPONENTS_APART) >> np.uint32(13))

@@ -20,6 +20,7 @@ import numpy as np
 from psnb._src.server import hashing, kernels
 from psnb._src.server.kernels import read_only
 from psnb._src.server.memory import Promise, answer_array, scratch
+from psnb._src.server.stored import widened
 from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.bags import check_bags, push_by_id, sum_rows
 from psnb._src.server.tables.checks import check_array, check_ids, check_offsets
@@ -128,7 +129,7 @@ def look_up(tables: Sequence[Table], of: ops.LookUpRows) -> np.ndarray | Float16
             rows[part][new[some]] = values
     if of.bags is not None:
         if wide is not rows:
-            wide[...] = rows
+            widened(rows, wide)
         sum_rows(of.bags, wide, out)
     return halved(out) if of.half and out.dtype == first.computed else out
 

@@ -16,10 +16,10 @@ from psnb._src.server.hashing import take_range
 from psnb._src.server.kernels import read_only
 from psnb._src.server.memory import scratch
 from psnb._src.server.scanning import Metric, keep_nearest, row_norms
+from psnb._src.server.stored import widened
 from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.checks import form
 from psnb._src.server.tables.row_table import RowTable
-from psnb._src.transport.half_width import widened
 from psnb.errors import InvalidArrayError
 
 _BLOCK = 1 << 18
