@@ -7,6 +7,7 @@ import { Widget } from '@lumino/widgets';
 
 import { psnbIcon } from './commands';
 import { over, type Run } from './comparing';
+import { sharedAxis } from './dashboard/axes';
 import { Chart, type Modes } from './dashboard/chart';
 import { make, setAttribute, setText, Theme } from './dashboard/section';
 import type { Store } from './dashboard/store';
@@ -95,6 +96,7 @@ class ComparisonPanel extends Widget {
       return { name: state?.identity.name ?? '', metrics: state?.metrics ?? new Map() };
     });
     const compared = over(runs, this.modes.byTime);
+    const along = sharedAxis([...compared.values()].flat(), [], this.modes.byTime);
     setText(this.nothing, compared.size ? '' : 'No metric was reported yet.');
     for (const [name, lines] of compared) {
       let chart = this.charts.get(name);
@@ -104,7 +106,7 @@ class ComparisonPanel extends Widget {
         chart = new Chart(cell, name, true, this.modes, this.theme, this.draw);
         this.charts.set(name, chart);
       }
-      chart.update(lines);
+      chart.update(lines, along);
     }
   };
 }

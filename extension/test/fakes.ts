@@ -1,6 +1,7 @@
 // What tests move by hand: a clock, sockets, and the messages of a coordinator.
 
 import type { Clock, Socket } from '../src/connection';
+import { Series, type MetricState } from '../src/dashboard/store';
 import { VERSION, type Source, type Update } from '../src/protocol';
 
 export class FakeClock implements Clock {
@@ -127,4 +128,13 @@ export function update(changes: Partial<Update> = {}): Update {
 /** Encodes a series as coordinators do. */
 export function pack(values: ArrayLike<number>): string {
   return Buffer.from(Float64Array.from(values).buffer).toString('base64');
+}
+
+/** A metric with these values, each its own average, at steps that are times as well. */
+export function metric(name: string, values: Record<number, number>): MetricState {
+  const places = pack(Object.keys(values).map(Number));
+  const series = new Series();
+  const numbers = pack(Object.values(values));
+  series.append({ start: 0, steps: places, times: places, values: numbers, averages: numbers });
+  return { name, count: series.length, last: NaN, smoothed: NaN, series, revision: 1 };
 }

@@ -46,6 +46,36 @@ def test_an_activity_keeps_its_beginning_until_another_begins() -> None:
     assert told() == ("", None)
 
 
+def test_what_its_process_takes_is_known_after_its_first_heartbeats(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    figures, now = WorkerFigures("w", "tcp://1", 0), [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+
+    def told() -> tuple[int | None, int | None, float | None]:
+        found = figures.snapshot(READY, 0, 1)
+        return found.memory, found.gpu_memory, found.cpu
+
+    assert told() == (None, None, None)
+    figures.note_use(1 << 20, None, cpu_seconds=40.0)
+    assert told() == (1 << 20, None, 0.0)  # what it took until now was not lately
+    now[0] = 102.0
+    figures.note_use(2 << 20, 1 << 30, cpu_seconds=43.0)
+    assert told() == (2 << 20, 1 << 30, 1.5)
+
+
+def test_examples_that_closures_report_are_counted_for_their_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    figures, now = WorkerFigures("w", "tcp://1", 0), [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    figures.add_reports([(0.0, {"loss": 1.0})])
+    assert figures.snapshot(READY, 0, 1).examples_per_second is None
+    figures.add_reports([(0.0, {"examples": 32.0}), (0.1, {"examples": 64.0, "loss": 1.0})])
+    now[0] = 102.0
+    assert figures.snapshot(READY, 0, 1).examples_per_second == 48.0
+
+
 def test_the_time_of_closures_is_added_phase_by_phase() -> None:
     figures = WorkerFigures("w", "tcp://1", 0)
     figures.add_phases([1.0, 2.0, 3.0, 0.0, 0.5])

@@ -69,7 +69,7 @@ def test_a_run_that_goes_on_counts_on() -> None:
     steps = {name: curve.points["step"].tolist() for name, curve in curves.named.items()}
     assert steps["loss"] == [1, 2, 3, 4, 5]
     assert steps["val_loss"] == [5]  # where its metric was then
-    assert steps["auc"] == [1]
+    assert steps["auc"] == [5]  # reported for the first time, at the step of all
     assert curves.named["loss"].points["examples"].tolist() == [10.0, 20.0, 30.0, 35.0, 40.0]
     assert (curves.named["loss"].count, curves.examples) == (5, 40.0)
 

@@ -139,7 +139,9 @@ def test_whole_parts_are_sent_when_they_change() -> None:
     told(feed, viewed)
     viewed.rates = {"users": OptimizerState("Adagrad", 0.1, "Warmup(0.5, 5)")}
     viewed.set(checkpoint=CheckpointStatistics("saved", "here", 1.0))
+    viewed.records.history.begin_epoch(100.0, 3)
     update = told(feed, viewed, 100.25)
+    assert update["epochs"] == [{"epoch": 3, "step": 0, "time": 100.0}]
     row = update["optimizers"][0]
     assert (row["learning_rate"], row["schedule"]) == (0.1, "Warmup(0.5, 5)")
     assert update["checkpoint"]["path"] == "here"

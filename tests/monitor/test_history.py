@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from psnb._src.monitor.history import MOST_METRICS, SMOOTHING, History
+from psnb._src.monitor.history import MOST_EPOCHS, MOST_METRICS, SMOOTHING, History
 
 
 def filled(count: int, capacity: int = 64) -> History:
@@ -169,7 +169,42 @@ def test_no_report_is_lost_between_threads() -> None:
     assert history.metrics()["loss"].count == 2000
 
 
-def test_validation_stands_where_its_metric_was() -> None:
+def test_all_metrics_share_the_steps_of_the_one_that_is_reported_most_often() -> None:
+    history = History()
+    history.add_all(
+        [(float(n), {"loss": 1.0, **({"rare": 2.0} if n % 3 == 2 else {})}) for n in range(6)]
+    )
+    history.add(6.0, {"auc": 0.5}, averaged=False)
+    history.add(7.0, {"loss": 1.0, "examples": 32.0})
+    history.add(7.0, {"rate": 0.1})  # of the same closure
+    steps = {name: history.series(name)["step"].tolist() for name in history.metrics()}
+    assert steps == {
+        "loss": [1, 2, 3, 4, 5, 6, 7],
+        "rare": [3, 6],
+        "auc": [6],
+        "rate": [7],
+        "examples": [7],
+    }
+
+
+def test_epochs_begin_at_steps_and_are_numbered() -> None:
+    history = filled(3)
+    history.begin_epoch(4.0, 7)
+    history.add(5.0, {"loss": 1.0})
+    history.begin_epoch(6.0, None)
+    assert history.epochs() == ((7, 3, 4.0), (8, 4, 6.0))
+
+
+def test_of_very_many_epochs_some_are_kept_from_first_to_last() -> None:
+    history = History()
+    for number in range(1, 2 * MOST_EPOCHS + 2):
+        history.begin_epoch(float(number), number)
+    kept = [each.epoch for each in history.epochs()]
+    assert MOST_EPOCHS / 2 <= len(kept) <= MOST_EPOCHS
+    assert (kept[0], kept[-1]) == (1, 2 * MOST_EPOCHS + 1)
+
+
+def test_validation_stands_at_the_step_of_training() -> None:
     history = History()
     for _ in range(5):
         history.add(0.0, {"train/auc": 0.5})
@@ -180,7 +215,7 @@ def test_validation_stands_where_its_metric_was() -> None:
     assert found["step"].tolist() == [5, 6]
     assert found["value"].tolist() == found["smoothed"].tolist() == [0.75, 0.8]
     assert found["time"].tolist() == [7.0, 9.0]
-    assert history.series("val_other")["step"].tolist() == [1]  # nobody reported it
+    assert history.series("val_other")["step"].tolist() == [5]  # nobody reported it
 
 
 def test_what_says_nothing_of_the_model_comes_last() -> None:

@@ -5,6 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
+
+from psnb._src.monitor.history import EpochBegin
+from psnb._src.monitor.plot import plot
+
 SHOWS = """
 import sys
 import numpy as np
@@ -21,3 +26,26 @@ assert "matplotlib.pyplot" not in sys.modules
 def test_a_figure_is_shown_without_pyplot() -> None:
     # In a process of its own: here, another test may have imported pyplot.
     subprocess.run([sys.executable, "-W", "error", "-c", SHOWS], check=True, timeout=100)
+
+
+def series(values: np.ndarray, steps: np.ndarray) -> dict[str, np.ndarray]:
+    return {"step": steps, "time": steps, "value": values, "smoothed": values - 1}
+
+
+def test_charts_share_their_steps_and_an_outlier_is_a_triangle_at_the_edge() -> None:
+    steps = np.arange(1.0, 101.0)
+    loss = np.where(steps == 7, 1e6, steps / 100)
+    history = {"loss": series(loss, steps), "auc": series(np.array([0.5]), np.array([50.0]))}
+    figure = plot(history, epochs=[EpochBegin(1, 0, 0.0), EpochBegin(2, 50, 9.0)])
+    first, second = figure.axes
+    assert first.get_xlim() == second.get_xlim()
+    assert first.get_ylim()[1] < 1.1
+    (beyond,) = [line for line in first.lines if line.get_marker() == "^" and len(line.get_xdata())]
+    assert beyond.get_xdata().tolist() == [7.0]
+    assert [text.get_text() for text in first.texts] == ["epoch 1", "2"]
+
+
+def test_a_logarithmic_axis_shows_all() -> None:
+    steps = np.arange(1.0, 101.0)
+    figure = plot({"loss": series(np.where(steps == 7, 1e6, steps), steps)}, log=True)
+    assert figure.axes[0].get_ylim()[1] > 1e6

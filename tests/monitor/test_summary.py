@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from psnb._src.monitor.html.summary import MOST_FAILURES, render
+from psnb._src.monitor.html.summary import BOTTOM, LEFT, MOST_FAILURES, RIGHT, TOP, render
 from psnb._src.monitor.html.tables import MOST_ROWS
 from psnb._src.monitor.protocol import Update
 from tests.monitor.updates import full_update, metric
@@ -105,9 +105,9 @@ def test_a_metric_has_its_figures_and_a_chart() -> None:
 
 def test_the_axes_of_a_chart_have_their_numbers_and_names() -> None:
     html = render(full_update(metrics=[metric("loss", [3.0, 1.25, 2.0])]))
-    assert re.findall("<text[^>]*>([^<]*)", html) == ["3", "1.25", "2", "0", "values so far"]
+    assert re.findall("<text[^>]*>([^<]*)", html) == ["3", "1.25", "2", "0", "step"]
     constant = render(full_update(metrics=[metric("loss", [0.5])]))
-    assert re.findall("<text[^>]*>([^<]*)", constant) == ["0.5", "0", "values so far"]
+    assert re.findall("<text[^>]*>([^<]*)", constant) == ["0.5", "0", "step"]
 
 
 def test_validation_is_in_the_chart_of_its_metric() -> None:
@@ -115,8 +115,29 @@ def test_validation_is_in_the_chart_of_its_metric() -> None:
     page = Reader(html := render(full_update(metrics=metrics)))
     assert page.elements.count("svg") == 2
     assert page.elements.count("path") == 6
-    assert "auc: 0.5 to 0.75; val_auc: 0.25 to 1" in page.text
+    said = "auc: 0.75 at step 1, from 0.5; lowest 0.5 at 0, highest 0.75 at 1; val_auc: 1 at step 1"
+    assert said in page.text
     assert re.findall("<text[^>]*>([^<]*)", html)[:2] == ["1", "0.25"]
+
+
+def test_charts_share_their_steps_and_mark_where_epochs_begin() -> None:
+    epochs = [{"epoch": number, "step": 10 * number - 10, "time": 0.0} for number in (1, 2)]
+    metrics = [metric("loss", np.linspace(1.0, 0.5, 21)), metric("auc", [0.5, 0.75])]
+    html = render(full_update(metrics=metrics, epochs=epochs))
+    texts = re.findall("<text[^>]*>([^<]*)", html)
+    along = ["20", "0", "step", "epoch 1", "2"]
+    assert texts == ["1", "0.5", *along, "0.75", "0.5", *along]
+    begin = f'd="M{(LEFT + RIGHT) / 2:.1f},{TOP}V{BOTTOM}"'
+    assert html.count(begin) == 2  # of the second epoch, in each chart
+
+
+def test_an_outlier_is_a_triangle_at_the_edge() -> None:
+    values = np.linspace(1.0, 0.5, 40)
+    values[7] = 1e6
+    html = render(full_update(metrics=[metric("loss", values)]))
+    assert re.findall("<text[^>]*>([^<]*)", html)[:2] == ["1", "0.5"]
+    (place,) = re.findall(r'd="M([\d.]+),10l3,-4l3,4z"', html)
+    assert float(place) + 3 == pytest.approx(LEFT + 7 / 39 * (RIGHT - LEFT), abs=0.1)
 
 
 def test_a_single_value_has_no_average_and_is_one() -> None:

@@ -77,7 +77,10 @@ def full_update(**parts: Any) -> Update:
         "failed": 1,
         "closures_per_second": 3.25,
         "busy": 0.5,
+        "examples_per_second": 812.5,
+        "cpu": 0.75,
         "memory": 123_000_000,
+        "gpu_memory": None,
         "last_error": "",
         "activity": "",
         "running_since": None,
@@ -93,6 +96,7 @@ def full_update(**parts: Any) -> Update:
         "pulls_per_second": 11.0,
         "pushes_per_second": 9.0,
         "staleness": 1.5,
+        "cpu": 0.5,
         "memory": 200_000_000,
         "memory_limit": 400_000_000,
     }

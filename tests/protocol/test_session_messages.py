@@ -82,7 +82,7 @@ MESSAGES = [
     ClosuresReturned([7]),
     CopiesFlushed(b"", 2),
     FlushUndecided(("writer", 5)),
-    SignOfLife(1 << 30, "running step", 2.5),
+    SignOfLife(1 << 30, None, 1.5, "running step", 2.5),
     ChainsRead({"range>map": Stages([STAGE])}),
     LinesWritten([(1.5, "step #7", "loss 0.5")]),
     WorkerLeaves(),

@@ -15,7 +15,7 @@ from psnb._src.placement.layout import ServerAddress
 from psnb._src.strategy.watch import ServerWatch
 from tests.conftest import DEADLINE, wait_until
 
-LOAD = {"shards": 1, "bytes": 8, "pulls": 0, "pushes": 0, "staleness": 0, "updates": 0}
+LOAD = {"shards": 1, "bytes": 8, "cpu": 0, "pulls": 0, "pushes": 0, "staleness": 0, "updates": 0}
 
 
 class Broken:
@@ -118,3 +118,22 @@ def test_who_looks_again_wakes_it() -> None:
         watched.keep()
         assert server_client.next(1) == {"traffic"}
     watched.stop()
+
+
+class Working:
+    """Has used a thousand seconds more of CPU time whenever it is asked."""
+
+    cpu = 0
+
+    def call(self, requests: list[Any]) -> list[Any]:
+        self.cpu += 1_000_000_000
+        return [(None, {**LOAD, "cpu": self.cpu}) for _ in requests]
+
+
+def test_the_cpu_time_of_a_server_is_known_from_the_second_look_on() -> None:
+    servers = SimpleNamespace(running=[ServerAddress("tcp://a", "psnb-server-0")], lost=[])
+    watched = ServerWatch(servers, Working(), dict, wanted_seconds=DEADLINE)  # type: ignore[arg-type]
+    (first, second) = (watched._ask(servers.running[0]) for _ in range(2))
+    assert first.cpu is None
+    assert second.cpu is not None
+    assert second.cpu > 1.0

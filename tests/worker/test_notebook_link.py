@@ -49,4 +49,4 @@ def test_an_answer_that_comes_after_all_was_given_up_is_dropped(link: NotebookLi
 
 
 def test_nothing_is_sent_before_the_link_is_open(link: NotebookLink) -> None:
-    link.send(SignOfLife(1, "", 0.0))
+    link.send(SignOfLife(1, None, 0.0, "", 0.0))

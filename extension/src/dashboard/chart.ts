@@ -1,11 +1,26 @@
 // One chart of one metric or several, raw and smoothed, with a legend and a crosshair.
 
 import uPlot from 'uplot';
+import {
+  axisWidth,
+  formatLogTicks,
+  formatTicks,
+  formatTimeTick,
+  rangeOfConstant,
+  TIME_STEPS,
+  valueRange,
+  WHOLE_STEPS,
+  type Along,
+  type Line,
+} from './axes';
 import { formatCount, formatDuration, formatNumber, plural } from './format';
+import { drawBeyond, drawEpochs } from './marks';
 import {
   Keyed,
   make,
+  makeWord,
   seriesColor,
+  setAttribute,
   setData,
   setHidden,
   setText,
@@ -31,6 +46,8 @@ const MOST_POINTS = 2; // for each pixel
 const RAW_ALPHA = 0.35; // behind its smoothed curve
 const ROUNDING = 1e-6; // seconds: more than what a time loses as a difference of two
 const PAD = 0.1; // above and below the values, of their range
+const TOP = 8; // pixels above the plot
+const NUMBERS = 8; // more of them, for the numbers of epochs
 
 export class Chart {
   readonly root: HTMLElement;
@@ -46,6 +63,8 @@ export class Chart {
   private log = false;
   private metrics: MetricState[] = [];
   private lines: MetricState[] = [];
+  private along: Along = { zero: 0, from: 0, to: 0, epochs: [] };
+  private range: [number, number] | null = null; // of the values that are no outliers
   private drawn = '';
 
   constructor(
@@ -73,6 +92,7 @@ export class Chart {
       this.redraw();
     });
     this.plot = make('div', 'psnb-plot', this.root);
+    this.plot.setAttribute('role', 'img');
     const foot = make('div', 'psnb-chart-foot', this.root);
     this.axis = make('span', '', foot);
     this.where = make('span', 'psnb-where', foot);
@@ -85,17 +105,21 @@ export class Chart {
     this.sizes.observe(this.plot);
   }
 
-  update(metrics: MetricState[]): void {
+  /** Draws metrics; `along` is shared with the charts beside it. */
+  update(metrics: MetricState[], along: Along): void {
     this.metrics = metrics;
+    this.along = along;
     this.legend.update(metrics);
     this.lines = metrics.filter((metric) => !this.legend.hides(metric.name));
     setHidden(this.plot, !this.lines.length);
     const { raw, smoothed, byTime } = this.modes;
-    setText(this.axis, byTime ? 'time since the first value' : 'values so far');
+    setText(this.axis, byTime ? 'time' : 'step');
     const names = this.lines.map((metric) => metric.name);
     const whole = this.whole;
-    const shape = JSON.stringify([names, this.log, raw, smoothed, byTime, whole]);
-    const drawn = `${shape} ${this.width} ${this.lines.map((metric) => metric.revision).join()}`;
+    const numbered = along.epochs.length > 0;
+    const shape = JSON.stringify([names, this.log, raw, smoothed, byTime, whole, numbered]);
+    const revisions = this.lines.map((metric) => metric.revision).join();
+    const drawn = `${shape} ${this.width} ${revisions} ${JSON.stringify(along)}`;
     if (!this.width || !this.lines.length || drawn === this.drawn) return;
     this.drawn = drawn;
     const data = this.data();
@@ -107,6 +131,8 @@ export class Chart {
       this.shape = shape;
       this.chart = new uPlot(this.options(), data, this.plot);
     }
+    const said = this.lines.map((metric) => sentence(metric, along.zero, byTime)).filter(Boolean);
+    setAttribute(this.plot, 'aria-label', said.join('. '));
     this.follow(this.chart);
   }
 
@@ -120,7 +146,7 @@ export class Chart {
   /** Draws again in the theme's colours. */
   recolor(): void {
     this.drawn = this.shape = '';
-    this.update(this.metrics);
+    this.update(this.metrics, this.along);
   }
 
   dispose(): void {
@@ -134,15 +160,10 @@ export class Chart {
     return this.modes.raw && this.lines.every(({ series }) => series.whole);
   }
 
-  /** The time of the first value: places by time count from it. */
-  private get first(): number {
-    if (!this.modes.byTime) return 0;
-    return Math.min(...this.lines.map(({ series }) => (series.length ? (series.times[0] ?? 0) : Infinity)));
-  }
-
   private data(): uPlot.AlignedData {
     const { raw, smoothed, byTime } = this.modes;
-    const { first } = this;
+    const { zero, epochs } = this.along;
+    const shown: Line[] = [];
     const tables = this.lines.map(({ series }): uPlot.AlignedData => {
       const points = decimate(
         byTime ? series.times : series.steps,
@@ -152,9 +173,11 @@ export class Chart {
         Math.round(MOST_POINTS * this.width),
         this.log,
       );
-      const x = byTime ? points.x.map((time) => time - first) : points.x;
+      const x = points.x.map((place) => place - zero);
+      shown.push({ x, values: raw ? points.raw : points.smoothed, averages: points.smoothed });
       return [x, ...(raw ? [points.raw] : []), ...(smoothed ? [points.smoothed] : [])];
     });
+    this.range = valueRange(shown, epochs.map(({ place }) => place));
     const [only] = tables;
     return tables.length === 1 && only ? only : uPlot.join(tables);
   }
@@ -170,17 +193,22 @@ export class Chart {
       if (raw) series.push({ stroke, width: 1, alpha: smoothed ? RAW_ALPHA : 1, points });
       if (smoothed) series.push({ stroke, width: 2, points });
     }
+    const muted = this.theme.color('--psnb-muted');
     const axis: uPlot.Axis = {
       font: this.theme.font,
-      stroke: this.theme.color('--psnb-muted'),
+      stroke: muted,
       grid: { stroke: this.theme.color('--psnb-faint'), width: 1 },
       ticks: { show: false },
     };
     const { log, whole } = this;
-    const range: uPlot.Range.Function = (_, low, high) => {
-      // uPlot's types leave out that there may be nothing to draw.
-      if ((low as number | null) === null) return [null, null];
+    const range: uPlot.Range.Function = () => {
+      if (!this.range) return [null, null];
+      const [low, high] = this.range;
       return rangeOfConstant(low, high, whole) ?? uPlot.rangeNum(low, high, PAD, true);
+    };
+    const places: uPlot.Range.Function = () => {
+      const { from, to } = this.along;
+      return from < to ? [from, to] : [from - 1, to + 1];
     };
     const xAxis: uPlot.Axis = {
       ...axis,
@@ -202,13 +230,19 @@ export class Chart {
     return {
       width: this.width,
       height: HEIGHT,
-      padding: [8, 20, 0, 0],
+      padding: [this.along.epochs.length ? TOP + NUMBERS : TOP, 20, 0, 0],
       legend: { show: false },
       cursor: { drag: { x: false, y: false }, points: { size: 6 } },
-      scales: { x: { time: false }, y: log ? { distr: LOGARITHMIC } : { range } },
+      scales: { x: { time: false, range: places }, y: log ? { distr: LOGARITHMIC } : { range } },
       series,
       axes: [xAxis, yAxis],
       hooks: {
+        drawAxes: [
+          (chart): void => {
+            drawEpochs(chart, this.along.epochs, muted, this.theme.font);
+          },
+        ],
+        draw: [drawBeyond],
         setCursor: [
           (chart): void => {
             this.follow(chart);
@@ -228,12 +262,12 @@ export class Chart {
         this.legend.show(name, last, smoothed);
         continue;
       }
-      const i = series.at(byTime ? x + this.first + ROUNDING : x, byTime);
+      const i = series.at(byTime ? x + this.along.zero + ROUNDING : x, byTime);
       this.legend.show(name, series.values[i] ?? null, series.averages[i] ?? null);
     }
     const count = Math.max(...this.lines.map((metric) => metric.count));
     const place = (value: number): string =>
-      byTime ? `after ${formatDuration(value)}` : `value ${formatCount(value)}`;
+      byTime ? `after ${formatDuration(value)}` : `step ${formatCount(value)}`;
     setText(this.where, x === undefined ? plural(count, 'value') : place(x));
   }
 
@@ -245,6 +279,29 @@ export class Chart {
     ctx.restore();
     return width;
   }
+}
+
+/** What a line says to those that do not see it; places count from `zero`. */
+export function sentence({ name, series }: MetricState, zero: number, byTime: boolean): string {
+  const places = byTime ? series.times : series.steps;
+  const at = (i: number): string => {
+    const place = (places[i] ?? 0) - zero;
+    return byTime ? formatDuration(place) : formatCount(place);
+  };
+  const value = (i: number): string => formatNumber(series.averages[i] ?? NaN);
+  let [first, last, least, most] = [-1, -1, -1, -1];
+  for (let i = 0; i < series.length; i++) {
+    const average = series.averages[i] ?? NaN;
+    if (!Number.isFinite(average)) continue;
+    if (first < 0) first = least = most = i;
+    last = i;
+    if (average < (series.averages[least] ?? NaN)) least = i;
+    if (average > (series.averages[most] ?? NaN)) most = i;
+  }
+  if (first < 0) return '';
+  const now = `${name}: ${value(last)} ${byTime ? 'after' : 'at step'} ${at(last)}`;
+  const ends = `lowest ${value(least)} at ${at(least)}, highest ${value(most)} at ${at(most)}`;
+  return `${now}, from ${value(first)}; ${ends}`;
 }
 
 /** What begins the name of what validation gave of a metric. */
@@ -318,9 +375,9 @@ class Legend {
     swatch.style.background = `var(${seriesColor(this.colors.get(name) ?? 0)})`;
     swatch.setAttribute('aria-hidden', 'true');
     make('span', 'psnb-metric-name', root, name).title = name;
-    const latest = make('span', 'psnb-metric-latest', root);
+    const latest = makeWord('psnb-metric-latest', root);
     latest.title = 'The latest value, or that at the pointer';
-    const mean = make('span', 'psnb-metric-average', root);
+    const mean = makeWord('psnb-metric-average', root);
     mean.title = 'Average of about the last hundred values';
     if (root instanceof HTMLButtonElement) {
       root.type = 'button';
@@ -410,70 +467,4 @@ export function decimate(
   }
   take(length - 1);
   return points;
-}
-
-// Steps between ticks: 1, 2 and 5 times each power of ten.
-const steps = (first: number, last: number): number[] =>
-  Array.from({ length: last - first + 1 }, (_, i) => first + i).flatMap((power) =>
-    [1, 2, 5].map((digit) => Number(`${digit}e${power}`)),
-  );
-
-/** Steps between ticks of whole numbers. */
-export const WHOLE_STEPS = steps(0, 14);
-
-/** Steps between ticks of seconds. */
-export const TIME_STEPS = [
-  ...steps(-3, 0),
-  ...[10, 15, 30, 60, 120, 300, 600, 900, 1800],
-  ...[1, 2, 4, 6, 12, 24, 48, 120, 240, 480].map((hours) => 3600 * hours),
-];
-
-const FLAT = 1e-9; // A smaller share of a value is an error of rounding.
-const MARGIN = 0.1; // of a constant, above and below it
-
-/** The range in whose middle a constant is drawn; null if the values differ. */
-export function rangeOfConstant(low: number, high: number, whole: boolean): [number, number] | null {
-  const size = Math.max(Math.abs(low), Math.abs(high));
-  if (high - low > FLAT * size) return null;
-  const margin = whole ? Math.max(1, Math.round(MARGIN * size)) : MARGIN * size || 1;
-  return [low - margin, low + margin];
-}
-
-/** What ticks say that lie a step apart: all have the decimals that the step needs. */
-export function formatTicks(ticks: readonly number[], step: number): string[] {
-  const size = Math.max(...ticks.map(Math.abs));
-  if (size >= 1e9 || step < 1e-5) return ticks.map(formatExponential);
-  let decimals = 0;
-  while (Math.abs(step - Number(step.toFixed(decimals))) > 1e-3 * step) decimals++;
-  const format = new Intl.NumberFormat('en-US', {
-    minimumFractionDigits: decimals,
-    maximumFractionDigits: decimals,
-  });
-  return ticks.map((tick) => format.format(tick + 0)); // Not "-0".
-}
-
-/** What ticks of a logarithmic axis say; those that are null are left out. */
-export function formatLogTicks(ticks: readonly (number | null)[]): string[] {
-  return ticks.map((tick) => {
-    if (tick === null) return '';
-    return tick < 1e-3 || tick >= 1e9 ? formatExponential(tick) : formatCount(tick);
-  });
-}
-
-/** What a tick at so many seconds says. */
-export function formatTimeTick(seconds: number): string {
-  return seconds < 60 ? `${Number(seconds.toPrecision(3))} s` : formatDuration(seconds);
-}
-
-/**
- * How wide an axis must be for its labels, by the pixels that a text takes. It is a multiple of
- * ten, so that one digit more or less moves nothing.
- */
-export function axisWidth(labels: readonly string[], measure: (text: string) => number): number {
-  const widest = Math.max(0, ...labels.map(measure));
-  return Math.max(40, 10 * Math.ceil((widest + 12) / 10));
-}
-
-function formatExponential(value: number): string {
-  return value === 0 ? '0' : Number(value.toPrecision(6)).toExponential().replace('e+', 'e');
 }

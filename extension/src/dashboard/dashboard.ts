@@ -16,6 +16,7 @@ import {
 import { Metrics } from './metrics';
 import {
   make,
+  makeWord,
   makeSvg,
   setAttribute,
   setData,
@@ -160,9 +161,9 @@ export class Header implements Section {
   constructor(private readonly root: HTMLElement) {
     const top = make('div', 'psnb-top', root);
     this.name = make('span', 'psnb-name', top);
-    this.state = make('span', 'psnb-state', top);
+    this.state = makeWord('psnb-state', top);
     this.state.setAttribute('role', 'status');
-    this.place = make('span', 'psnb-place', top);
+    this.place = makeWord('psnb-place', top);
     this.link = make('a', 'psnb-link', top, 'Dask dashboard');
     this.link.target = '_blank';
     this.link.rel = 'noopener noreferrer';

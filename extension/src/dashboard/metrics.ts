@@ -1,12 +1,14 @@
 // Charts of what closures report: one for each metric, or one for all. Many stand in groups by the
 // beginning of their names, and can be filtered.
 
+import { sharedAxis, type Along } from './axes';
 import { Chart, isValidation, VALIDATION, type Modes } from './chart';
 import { csv, picture, save } from './download';
 import { formatCount, plural } from './format';
 import {
   Fold,
   make,
+  makeWord,
   setAttribute,
   setHidden,
   setText,
@@ -30,7 +32,7 @@ interface Group {
 }
 
 export class Metrics implements Section {
-  readonly needs = ['metrics'] as const;
+  readonly needs = ['metrics', 'epochs'] as const;
   private readonly fold: Fold;
   private readonly filter: HTMLInputElement;
   private readonly nothing: HTMLElement;
@@ -45,6 +47,7 @@ export class Metrics implements Section {
   private readonly charts = new Map<string, Chart>();
   private all: Chart | null = null;
   private shown: MetricState[][] = []; // by chart
+  private along: Along = sharedAxis([], [], false);
   private name = '';
 
   constructor(
@@ -87,7 +90,7 @@ export class Metrics implements Section {
     this.nothing = make('div', 'psnb-problem', this.fold.body, 'No metric has this in its name.');
   }
 
-  update({ metrics, identity }: State, end: number): void {
+  update({ metrics, epochs, identity }: State, end: number): void {
     this.name = identity.name || 'psnb';
     setHidden(this.fold.root, !metrics.size);
     const charts = charted(metrics.keys());
@@ -106,6 +109,7 @@ export class Metrics implements Section {
       (charts.get(name) ?? []).map((line) => metrics.get(line)).filter((metric) => metric !== undefined),
     );
     this.shown = found;
+    this.along = sharedAxis(found.flat(), epochs, this.modes.byTime);
     const { together } = this.modes;
     this.drawTogether(together ? found.flat() : []);
     this.place(many ? grouped(charts.keys()) : new Map([['', names]]), new Set(together ? [] : names));
@@ -128,7 +132,7 @@ export class Metrics implements Section {
       ? [this.all]
       : this.shown.map((lines) => {
           const chart = this.chart(lines[0]?.name ?? '');
-          chart.update(lines); // One out of sight may not have been drawn.
+          chart.update(lines, this.along); // One out of sight may not have been drawn.
           return chart;
         });
     const drawn = charts.map((chart) => chart?.drawing).filter((each) => each !== undefined);
@@ -158,7 +162,7 @@ export class Metrics implements Section {
     for (const lines of charts) {
       const chart = this.chart(lines[0]?.name ?? '');
       if (!this.visible.has(chart.root)) continue;
-      chart.update(lines); // Does nothing if it is up to date: the next frame goes on from here.
+      chart.update(lines, this.along); // Does nothing if it is up to date: the next frame goes on from here.
       if (performance.now() < end) continue;
       this.context.redraw(this);
       return;
@@ -169,7 +173,7 @@ export class Metrics implements Section {
     if (metrics.length) this.all ??= this.makeChart('all metrics', true);
     if (!this.all) return;
     setHidden(this.all.root, !metrics.length);
-    if (metrics.length && this.visible.has(this.all.root)) this.all.update(metrics);
+    if (metrics.length && this.visible.has(this.all.root)) this.all.update(metrics, this.along);
   }
 
   private chart(name: string): Chart {
@@ -191,7 +195,7 @@ export class Metrics implements Section {
       const heading = make('summary', 'psnb-heading', root);
       heading.title = prefix;
       make('span', 'psnb-group-title', heading, prefix);
-      const note = make('span', 'psnb-heading-note', heading);
+      const note = makeWord('psnb-heading-note', heading);
       group = { root, note, charts: make('div', 'psnb-charts', root) };
     } else {
       const root = make('div', 'psnb-charts', null);

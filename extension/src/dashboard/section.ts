@@ -150,6 +150,12 @@ export function make<K extends keyof HTMLElementTagNameMap>(
   return node;
 }
 
+/** Makes a span that is read as a word of its own, not as one with that before it. */
+export function makeWord(className: string, parent: Element, text = ''): HTMLSpanElement {
+  if (parent.lastChild) parent.append(' ');
+  return make('span', className, parent, text);
+}
+
 const SVG = 'http://www.w3.org/2000/svg';
 
 /** Makes an element of a drawing. */
@@ -242,7 +248,7 @@ export class Fold {
     this.root = make('details', 'psnb-section', parent);
     const heading = make('summary', 'psnb-heading', this.root);
     make('span', 'psnb-heading-title', heading, title);
-    this.note = make('span', 'psnb-heading-note', heading);
+    this.note = makeWord('psnb-heading-note', heading);
     this.body = make('div', 'psnb-body', this.root);
     this.root.open = open;
     this.root.addEventListener('toggle', () => { redraw(section); });

@@ -6,6 +6,7 @@ import {
   Fold,
   Keyed,
   make,
+  makeWord,
   setAttribute,
   setHidden,
   setText,
@@ -43,7 +44,7 @@ function makeSlices(): Item<Slices> {
   const root = make('div', 'psnb-slices-of', null);
   const title = make('div', 'psnb-slices-title', root);
   const name = make('span', 'psnb-row-name', title);
-  const note = make('span', 'psnb-heading-note', title);
+  const note = makeWord('psnb-heading-note', title);
   const body = makeTable(root, 'psnb-slices', '', COLUMNS);
   const table = body.parentElement;
   const scroller = table?.parentElement;

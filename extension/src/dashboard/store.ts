@@ -5,6 +5,7 @@ import type {
   CheckpointRow,
   CommandName,
   CommandReply,
+  EpochMark,
   EventRow,
   FailureRow,
   Identity,
@@ -54,6 +55,8 @@ export interface State {
   workers: Map<number, WorkerRow>;
   servers: ServerRow[];
   metrics: Map<string, MetricState>;
+  /** Where epochs began. */
+  epochs: EpochMark[];
   slices: Slices[];
   /** By worker, each in the order of the starts. */
   timeline: Map<number, Span[]>;
@@ -79,6 +82,7 @@ export const PARTS: readonly Part[] = [
   'workers',
   'servers',
   'metrics',
+  'epochs',
   'slices',
   'timeline',
   'failures',
@@ -95,6 +99,7 @@ const WHOLE = [
   'starved',
   'identity',
   'servers',
+  'epochs',
   'slices',
   'optimizers',
   'tables',
@@ -134,6 +139,7 @@ function empty(update: Update): State {
     workers: new Map(),
     servers: [],
     metrics: new Map(),
+    epochs: [],
     slices: [],
     timeline: new Map(),
     failures: [],

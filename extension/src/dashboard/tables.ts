@@ -1,11 +1,10 @@
 // The rows of the dashboard: tables of workers, with what their time goes to, and of parameter
 // servers; lists of learning rates with a field to set them, of failures and of events.
 
-import type { EventRow, FailureRow, OptimizerRow, ServerRow, WorkerRow } from '../protocol';
+import type { EventRow, FailureRow, Num, OptimizerRow, ServerRow, WorkerRow } from '../protocol';
 import { ActionButton } from './commands';
 import {
   formatBytes,
-  formatBytesOf,
   formatClock,
   formatCount,
   formatNumber,
@@ -18,6 +17,7 @@ import {
   Fold,
   Keyed,
   make,
+  makeWord,
   setAttribute,
   setData,
   setHidden,
@@ -35,8 +35,10 @@ const WORKER_COLUMNS: readonly ColumnTitle[] = [
   ['in flight', 'Closures it holds'],
   ['completed', 'Closures that ended well there, and those that raised'],
   ['per s', 'Closures that ended there, per second'],
+  ['examples/s', 'Examples that its closures report, per second'],
   ['busy', "Share of its threads' time spent inside closures lately, and what that went to"],
-  ['memory', 'Memory of its process'],
+  ['CPU', 'CPU time of its process lately; 100% is one core'],
+  ['memory', 'Memory of its process, and of GPUs if it uses some'],
   ['', 'Retire the worker'],
 ];
 
@@ -94,7 +96,9 @@ class WorkerItem implements Item<WorkerRow> {
   private readonly failed: HTMLElement;
   private readonly share: HTMLElement;
   private readonly bar: PhaseBar;
+  private readonly cpu: HTMLElement;
   private readonly memory: HTMLElement;
+  private readonly gpuMemory: HTMLElement;
   private readonly retire: ActionButton;
   private worker: WorkerRow;
   private drawn: WorkerRow | null = null;
@@ -113,20 +117,23 @@ class WorkerItem implements Item<WorkerRow> {
     this.name.addEventListener('click', () => {
       if (!this.table.silent) this.table.output.ask(this.worker.name);
     });
-    this.host = make('span', 'psnb-address', head);
-    this.activity = make('span', 'psnb-row-activity', head);
-    this.error = make('span', 'psnb-row-error', head);
+    this.host = makeWord('psnb-address', head);
+    this.activity = makeWord('psnb-row-activity', head);
+    this.error = makeWord('psnb-row-error', head);
     this.state = make('span', 'psnb-state', makeCell(root));
     const flying = makeCell(root);
     const ended = makeCell(root);
     const completed = make('span', '', ended);
     this.failed = make('span', 'psnb-row-failed', ended);
     this.failed.dataset['bad'] = 'true';
-    this.cells = [flying, completed, makeCell(root)];
+    this.cells = [flying, completed, makeCell(root), makeCell(root)];
     const busy = makeCell(root);
     this.share = make('span', '', busy);
     this.bar = new PhaseBar(busy, 'psnb-bar');
-    this.memory = makeCell(root);
+    this.cpu = makeCell(root);
+    const memory = makeCell(root);
+    this.memory = make('span', '', memory);
+    this.gpuMemory = makeWord('psnb-gpu', memory);
     this.retire = new ActionButton(
       makeCell(root, 'psnb-retire'),
       () => {
@@ -179,6 +186,7 @@ class WorkerItem implements Item<WorkerRow> {
       formatCount(worker.in_flight),
       formatCount(worker.completed),
       formatRate(toNumber(worker.closures_per_second)),
+      known(worker.examples_per_second, formatRate),
     ];
     this.cells.forEach((cell, i) => {
       setText(cell, texts[i] ?? '');
@@ -187,8 +195,15 @@ class WorkerItem implements Item<WorkerRow> {
     const busy = toNumber(worker.busy);
     setText(this.share, formatShare(busy));
     this.bar.update(worker.phases, Math.min(1, busy));
-    setText(this.memory, worker.memory === null ? '–' : formatBytes(worker.memory));
+    setText(this.cpu, known(worker.cpu, formatShare));
+    setText(this.memory, known(worker.memory, formatBytes));
+    setText(this.gpuMemory, worker.gpu_memory === null ? '' : `GPU ${formatBytes(worker.gpu_memory)}`);
   }
+}
+
+/** A figure as text; a dash if it is not known. */
+function known(value: Num | null, format: (value: number) => string): string {
+  return value === null ? '–' : format(toNumber(value));
 }
 
 /** The phases in the order of their shares, and what each is. */
@@ -266,6 +281,7 @@ const SERVER_COLUMNS: readonly ColumnTitle[] = [
   ['state', 'serving, unreachable, lost, or released as the coordinator is closed; unknown if it was not asked yet'],
   ['shards', 'Shards of parameters that it holds'],
   ['bytes', 'Memory of its parameters, with what optimizers keep'],
+  ['CPU', 'CPU time of its process lately; 100% is one core'],
   ['memory', 'Memory of its process, and how much it may have: near that it refuses more'],
   ['pulls/s', 'Reads of variables and of rows of embeddings, per second'],
   ['pushes/s', 'Gradients that it takes, per second'],
@@ -298,12 +314,15 @@ export class Servers implements Section {
   }
 }
 
+const MEMORY = SERVER_COLUMNS.findIndex(([label]) => label === 'memory') - 2;
+
 function makeServer(): Item<ServerRow> {
   const { root, head } = makeRow();
   const name = make('span', 'psnb-row-name', head);
-  const address = make('span', 'psnb-address', head);
+  const address = makeWord('psnb-address', head);
   const state = make('span', 'psnb-state', makeCell(root));
-  const cells = SERVER_COLUMNS.slice(2).map(() => makeCell(root));
+  const cells = SERVER_COLUMNS.slice(2).map(() => make('span', '', makeCell(root)));
+  const limit = makeWord('psnb-limit', cells[MEMORY]?.parentElement ?? root);
   return {
     root,
     update(server): void {
@@ -316,7 +335,8 @@ function makeServer(): Item<ServerRow> {
       const texts = [
         formatCount(server.shards),
         formatBytes(server.bytes),
-        server.memory === null ? '–' : formatBytesOf(server.memory, server.memory_limit),
+        known(server.cpu, formatShare),
+        known(server.memory, formatBytes),
         formatRate(toNumber(server.pulls_per_second)),
         formatRate(toNumber(server.pushes_per_second)),
         Number.isNaN(staleness) ? '–' : formatNumber(staleness),
@@ -324,6 +344,8 @@ function makeServer(): Item<ServerRow> {
       cells.forEach((cell, i) => {
         setText(cell, texts[i] ?? '');
       });
+      const of = server.memory_limit === null ? '' : `of ${formatBytes(server.memory_limit)}`;
+      setText(limit, of);
     },
   };
 }
@@ -392,8 +414,8 @@ function makeRate(first: OptimizerRow, list: Optimizers, context: Context): Item
   const { parameter } = first; // The key: it stays.
   const root = make('li', 'psnb-optimizer', null);
   make('span', 'psnb-parameter', root, parameter).title = parameter;
-  const optimizer = make('span', 'psnb-optimizer-class', root);
-  const schedule = make('span', 'psnb-schedule', root);
+  const optimizer = makeWord('psnb-optimizer-class', root);
+  const schedule = makeWord('psnb-schedule', root);
   const form = make('form', 'psnb-rate', root);
   const rate = make('span', 'psnb-rate-now', form);
   rate.title = 'Of the next update';
@@ -528,8 +550,8 @@ function makeFailure(failure: FailureRow): Item<FailureRow> {
   const root = make('details', 'psnb-failure', null);
   const summary = make('summary', '', root);
   make('span', 'psnb-clock', summary, formatClock(failure.time));
-  make('span', 'psnb-failure-error', summary, failure.error);
-  make('span', 'psnb-failure-where', summary, `${failure.closure} on ${failure.worker}`);
+  makeWord('psnb-failure-error', summary, failure.error);
+  makeWord('psnb-failure-where', summary, `${failure.closure} on ${failure.worker}`);
   const text = make('pre', 'psnb-traceback', root);
   text.tabIndex = 0; // Long ones scroll, by keyboard too.
   text.setAttribute('aria-label', `Traceback of ${failure.closure}`);
@@ -561,8 +583,8 @@ export class Events implements Section {
 function makeEvent(event: EventRow): Item<EventRow> {
   const root = make('li', 'psnb-event', null);
   make('span', 'psnb-clock', root, formatClock(event.time));
-  make('span', 'psnb-event-kind', root, event.kind);
-  make('span', 'psnb-event-worker', root, event.worker);
-  make('span', 'psnb-event-message', root, event.message);
+  makeWord('psnb-event-kind', root, event.kind);
+  makeWord('psnb-event-worker', root, event.worker);
+  makeWord('psnb-event-message', root, event.message);
   return { root, update: () => undefined };
 }

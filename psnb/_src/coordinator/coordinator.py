@@ -714,11 +714,11 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         Returns
         -------
         dict of str to dict
-            Of each metric ``step`` (int64: how many values had been reported; of validation, as
-            ``val_auc``, how many of its metric), ``time`` (float64, seconds since the epoch),
-            ``value``, ``smoothed`` and ``examples`` (float64; how many had been reported), each of
-            shape ``(points,)``. A series is thinned out evenly when it gets longer than ten
-            thousand points, so it always spans the whole run.
+            Of each metric ``step`` (int64: how many values had been reported of the metric that is
+            reported most often, so that all metrics share an axis), ``time`` (float64, seconds
+            since the epoch), ``value``, ``smoothed`` and ``examples`` (float64; how many had been
+            reported), each of shape ``(points,)``. A series is thinned out evenly when it gets
+            longer than ten thousand points, so it always spans the whole run.
         """
         records = self._core.records
         records.merged.draw(time.time(), period=0.0)  # with the very last examples
@@ -738,8 +738,10 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         Returns
         -------
         matplotlib.figure.Figure
-            One chart for each metric: raw values pale, smoothed ones strong. Not registered with
-            pyplot; ``savefig`` writes it, and as the last line of a cell it is shown.
+            One chart for each metric, all over the same steps: raw values pale, smoothed ones
+            strong, and a thin line where an epoch begins. Outliers do not set the scale: a triangle
+            at the edge stands for each. Not registered with pyplot; ``savefig`` writes it, and as
+            the last line of a cell it is shown.
 
         Raises
         ------
@@ -748,7 +750,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         """
         from psnb._src.monitor.plot import plot
 
-        return plot(self.history(), metrics, log=log)
+        return plot(self.history(), metrics, self._core.records.history.epochs(), log=log)
 
     @property
     def paused(self) -> bool:

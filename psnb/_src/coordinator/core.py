@@ -496,7 +496,9 @@ class CoordinatorCore:
         """
         clock.begin(epoch, count)
         if earlier is not None and self._clock is clock:
-            self.records.merged.begin(time.time(), earlier)
+            now = time.time()
+            self.records.merged.begin(now, earlier)
+            self.records.history.begin_epoch(now, epoch)
 
     def stop_training(self) -> None:
         """End the training of all trainers when what runs has ended; returns at once."""

@@ -14,7 +14,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta, Struct
 
-from psnb._src.monitor.history import POINT, VALIDATION, History
+from psnb._src.monitor.history import POINT, History
 from psnb._src.utils.sealed_json import require
 
 MOST_POINTS = 1_000
@@ -49,6 +49,12 @@ class Curves:
     named: Mapping[str, Curve] = field(default_factory=dict)
     examples: float = 0.0
 
+    @property
+    def steps(self) -> int:
+        """The step that the run has reached."""
+        ends = ((each.count, int(each.points["step"].max())) for each in self.named.values())
+        return max((max(pair) for pair in ends), default=0)
+
 
 class SavedCurve(Struct, frozen=True, forbid_unknown_fields=True):
     """A `Curve` as JSON can hold it: the points are base64, which has NaN, too."""
@@ -77,15 +83,12 @@ def curves_of(history: History) -> Curves:
 
 def joined(earlier: Curves, later: Curves) -> Curves:
     """Return the curves of a run that went on: its later points count on from the earlier ones."""
-    named = dict(earlier.named)
+    named, steps = dict(earlier.named), earlier.steps
     for name, curve in later.named.items():
         points = curve.points.copy()
         points["examples"] += earlier.examples
+        points["step"] += steps
         before = earlier.named.get(name)
-        # Validation is in the places of its metric, where that is reported.
-        places = earlier.named.get(name.removeprefix(VALIDATION)) or before
-        if places is not None:
-            points["step"] += places.count
         if before is None:
             named[name] = Curve(curve.count, points)
         else:

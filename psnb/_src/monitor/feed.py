@@ -154,6 +154,7 @@ class Feed:
             ],
             "tables": [truncate(name, NAME) for name in viewed.tables()],
             "checkpoint": protocol.row(protocol.CheckpointRow, statistics.checkpoint),
+            "epochs": [each._asdict() for each in records.history.epochs()],
             "slices": _slices(records.history.slices()),
             "controls": viewed.controls(),
             "starved": self._starved(statistics, now, full),
@@ -236,6 +237,8 @@ def _worker(worker: WorkerStatistics) -> protocol.WorkerRow:
         tone=WORKER_TONES[worker.state],
         closures_per_second=round(worker.closures_per_second, 2),
         busy=round(worker.busy, 3),
+        examples_per_second=_rounded(worker.examples_per_second, 1),
+        cpu=_rounded(worker.cpu, 2),
         activity=truncate(worker.activity, NAME),
         phases=_shares(worker.phases_lately.shares),
     )
@@ -270,4 +273,9 @@ def _server(server: ServerStatistics) -> protocol.ServerRow:
         pulls_per_second=round(server.pulls_per_second, 1),
         pushes_per_second=round(server.pushes_per_second, 1),
         staleness=round(server.staleness, 2),
+        cpu=_rounded(server.cpu, 2),
     )
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,6 +35,9 @@ EXAMPLES = "examples"
 NO_METRICS = (EXAMPLES, "programs")
 """What steps report that says nothing of the model; views have it last."""
 
+MOST_EPOCHS = 200
+"""Epochs whose begin is kept; when there are more, every second one goes."""
+
 VALIDATION = "val_"
 """The prefix of a validation metric's name."""
 
@@ -42,6 +46,14 @@ POINT = np.dtype(
 )
 """One point; arrays of points are copied in microseconds, so a reader holds the lock only
 briefly."""
+
+
+class EpochBegin(NamedTuple):
+    """Where an epoch began: at which step, and when, in seconds since the epoch of clocks."""
+
+    epoch: int
+    step: int
+    time: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +67,18 @@ class Points:
     stride : int
         Of how many values each is one; when it doubles, points get new numbers.
     points : numpy.ndarray
-        Each has its ``step`` (how many values had been reported by then; of validation, how many of
-        its metric), its ``time`` (seconds since the epoch), its ``value``, that ``smoothed``, and
-        how many ``examples`` had been reported by then.
+        Each has its ``step`` (how many values the metric that is reported most often had by then,
+        so that all metrics share an axis), its ``time`` (seconds since the epoch), its ``value``,
+        that ``smoothed``, and how many ``examples`` had been reported by then.
     """
 
     start: int
     stride: int
     points: np.ndarray
+
+
+_Value = tuple[int, float, float, float]
+"""The step, the time, the value, and the examples so far."""
 
 
 @dataclass
@@ -92,7 +108,9 @@ class History:
         self._series: dict[str, _Series] = {}
         self._slices: dict[str, SliceTable] = {}
         self._examples, self._total = Rate(), 0.0
-        self._lock = Lock()  # guards _series and everything in it, _slices and _total
+        self._steps = 0  # values of the metric that has most; validation aside
+        self._epochs: list[EpochBegin] = []
+        self._lock = Lock()  # guards all of the above, and what is in it
         self._dropped = ""  # the first that was one too many
         self._warned = False
 
@@ -119,18 +137,25 @@ class History:
             examples = [values[EXAMPLES] for _, values in reports if EXAMPLES in values]
             if examples:
                 self._examples.add(sum(examples), monotonic())
-            by_name: dict[str, list[tuple[float, float, float]]] = {}
+            by_name: dict[str, list[_Value]] = {}
+            counts: dict[str, int] = {}
             for time, values in reports:
                 more = values.get(EXAMPLES, 0.0)
                 self._total += more if math.isfinite(more) else 0.0
+                for name in values:
+                    if name not in counts:
+                        known = self._series.get(name)
+                        counts[name] = 0 if known is None else known.count
+                    counts[name] += 1
+                    self._steps = max(self._steps, counts[name])
                 for name, value in values.items():
-                    by_name.setdefault(name, []).append((time, value, self._total))
+                    by_name.setdefault(name, []).append((self._steps, time, value, self._total))
             for name, several in by_name.items():
                 self._append(name, several, averaged)
         self._warn()
 
     def add_validation(self, time: float, values: Mapping[str, float]) -> None:
-        """Record validation metrics, next to the training values at that moment.
+        """Record validation metrics, at the step that training has reached.
 
         Parameters
         ----------
@@ -141,10 +166,21 @@ class History:
         """
         with self._lock:
             for name, value in values.items():
-                trained = self._series.get(name)
-                place = None if trained is None else trained.count
-                self._append(VALIDATION + name, [(time, value, self._total)], False, place)
+                self._append(VALIDATION + name, [(self._steps, time, value, self._total)], False)
         self._warn()
+
+    def begin_epoch(self, time: float, epoch: int | None) -> None:
+        """Note that an epoch begins, at seconds since the epoch of clocks; by default the next."""
+        with self._lock:
+            number = epoch or (self._epochs[-1].epoch + 1 if self._epochs else 1)
+            self._epochs.append(EpochBegin(number, self._steps, time))
+            if len(self._epochs) > MOST_EPOCHS:
+                del self._epochs[1::2]
+
+    def epochs(self) -> tuple[EpochBegin, ...]:
+        """Return where epochs began, in order."""
+        with self._lock:
+            return tuple(self._epochs)
 
     def set_slices(self, name: str, table: SliceTable) -> None:
         """Keep a metric's latest values by slice."""
@@ -157,14 +193,7 @@ class History:
         with self._lock:
             return dict(self._slices)
 
-    def _append(
-        self,
-        name: str,
-        several: Sequence[tuple[float, float, float]],
-        averaged: bool,
-        place: int | None = None,
-    ) -> None:
-        """Append values, each with its time and the examples so far, at their number or another."""
+    def _append(self, name: str, several: Sequence[_Value], averaged: bool) -> None:
         series = self._series.get(name)
         if series is None:
             if len(self._series) >= MOST_METRICS:
@@ -172,7 +201,7 @@ class History:
                 return
             series = self._series[name] = _Series(points=np.empty(self._capacity, POINT))
         count, smoothed, rows = series.count, series.smoothed, []
-        for when, value, examples in several:
+        for step, when, value, examples in several:
             count += 1
             # A plain mean until there are enough values, then exponential: no slow start from the
             # first value. A NaN does not spoil the average for ever.
@@ -181,11 +210,11 @@ class History:
             elif not math.isnan(value):
                 smoothed += max(SMOOTHING, 1.0 / count) * (value - smoothed)
             if count % series.stride == 0:
-                rows.append((count if place is None else place, when, value, smoothed, examples))
+                rows.append((step, when, value, smoothed, examples))
                 if series.length + len(rows) >= self._capacity:
                     self._keep(series, rows)
                     rows = []
-        series.count, series.last, series.smoothed = count, several[-1][1], smoothed
+        series.count, series.last, series.smoothed = count, several[-1][2], smoothed
         if rows:
             self._keep(series, rows)
 
@@ -267,9 +296,9 @@ class History:
         Returns
         -------
         dict of str to numpy.ndarray
-            ``step`` (int64: how many values had been reported; of validation, how many of its
-            metric), ``time`` (float64, seconds since the epoch), ``value``, ``smoothed`` and
-            ``examples`` (float64; how many had been reported), each of shape ``(points,)``.
+            ``step`` (int64: how many values the metric that is reported most often had by then),
+            ``time`` (float64, seconds since the epoch), ``value``, ``smoothed`` and ``examples``
+            (float64; how many had been reported), each of shape ``(points,)``.
 
         Raises
         ------

@@ -9,23 +9,31 @@ import io
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
+from psnb._src.monitor.history import EpochBegin
+from psnb._src.monitor.value_range import shown_range
 from psnb._src.utils.text import NAME, truncate, unknown
 from psnb.errors import ConfigurationError
 
 _FEW = 30
-"""Points of a line, such as one an epoch, that are marked."""
+"""Points of a line, such as one an epoch, that are marked; and epochs that are numbered."""
+
+Line = tuple[str, np.ndarray, np.ndarray, np.ndarray]
+"""A colour, and the places, the values and the smoothed values."""
 
 
 def plot(
     history: Mapping[str, Mapping[str, np.ndarray]],
     metrics: str | Sequence[str] | None = None,
+    epochs: Sequence[EpochBegin] = (),
     *,
     log: bool = False,
 ) -> Figure:
-    """Draw metrics, each on axes of its own; see `ClusterCoordinator.plot`."""
+    """Draw metrics, each on axes of its own over the same steps; see `ClusterCoordinator.plot`."""
     alone = [metrics] if isinstance(metrics, str) else metrics
     names = list(history) if alone is None else list(alone)
     for name in names:
@@ -35,16 +43,50 @@ def plot(
         raise ConfigurationError("no closure has reported anything yet: psnb.report(loss=...)")
 
     figure = MetricsFigure(len(names))
-    for axes, name in zip(figure.subplots(len(names), squeeze=False)[:, 0], names, strict=True):
+    begins = [each.step for each in epochs]
+    for axes, name in zip(figure.rows(len(names)), names, strict=True):
         series = history[name]
         axes.plot(series["step"], series["value"], color="tab:blue", alpha=0.3, linewidth=0.8)
         axes.plot(series["step"], series["smoothed"], color="tab:blue", linewidth=1.6)
+        for each in epochs:
+            axes.axvline(each.step, color="tab:gray", alpha=0.4, linewidth=0.6)
+        line = series["step"], series["value"], series["smoothed"]
+        _set_scale(axes, [("tab:blue", *line)], begins, log)
         # The names come from users, and are not mathematical formulas.
         axes.set_ylabel(name, parse_math=False)
-        axes.set_yscale("log" if log else "linear")
-        axes.set_xlabel("values reported")
         axes.grid(alpha=0.25)
+    figure.axes[-1].set_xlabel("step")
+    _write_numbers(figure.axes[0], epochs)
     return figure
+
+
+def _set_scale(axes: Axes, lines: Sequence[Line], epochs: Sequence[float], log: bool) -> None:
+    """Show what is no outlier, and a triangle at the edge for each that is."""
+    if log:
+        axes.set_yscale("log")
+        return
+    span = shown_range([line for _, *line in lines], epochs)
+    if span is None:
+        return
+    low, high = span
+    for color, x, values, _ in lines:
+        for beyond, edge, marker in ((values > high, 1, "^"), (values < low, 0, "v")):
+            places = x[beyond & np.isfinite(values)]
+            where = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+            style = {"color": color, "marker": marker, "markersize": 4, "linestyle": "none"}
+            axes.plot(places, np.full(len(places), edge), **where, **style)
+    if high > low:
+        margin = 0.05 * (high - low)
+        axes.set_ylim(low - margin, high + margin)
+
+
+def _write_numbers(axes: Axes, epochs: Sequence[EpochBegin]) -> None:
+    """Write the numbers of epochs above the first chart, at most some thirty."""
+    for each in epochs[:: 1 + len(epochs) // _FEW]:
+        text = f"epoch {each.epoch}" if each is epochs[0] else str(each.epoch)
+        place = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points"}
+        style = {"color": "tab:gray", "fontsize": "x-small"}
+        axes.annotate(text, (each.step, 1.0), (1, 3), **place, **style)
 
 
 def plot_runs(
@@ -68,8 +110,9 @@ def plot_runs(
         As for `plot`.
     """
     figure = MetricsFigure(len(metrics))
-    for axes, name in zip(figure.subplots(len(metrics), squeeze=False)[:, 0], metrics, strict=True):
-        shown = {}
+    for axes, name in zip(figure.rows(len(metrics)), metrics, strict=True):
+        shown: dict[str, Line2D] = {}
+        drawn: list[Line] = []
         for number, (run, found) in enumerate(lines.items()):
             if name not in found:
                 continue
@@ -79,15 +122,16 @@ def plot_runs(
                 axes.plot(x, raw, color=color, alpha=0.25, linewidth=0.8)
             style = {"linewidth": 1.6, "marker": marker, "markersize": 4}
             (shown[run],) = axes.plot(x, smoothed, color=color, zorder=3, **style)
+            drawn.append((color, x, raw, smoothed))
         legend = axes.legend(shown.values(), [*map(str, range(len(shown)))], fontsize="small")
         for text, run in zip(legend.get_texts(), shown, strict=True):
             # A name may begin as what matplotlib leaves out, and is no mathematical formula.
             text.set_parse_math(False)
             text.set_text(truncate(run, NAME))
         axes.set_ylabel(name, parse_math=False)
-        axes.set_yscale("log" if log else "linear")
-        axes.set_xlabel(places)
+        _set_scale(axes, drawn, (), log)
         axes.grid(alpha=0.25)
+    figure.axes[-1].set_xlabel(places)
     return figure
 
 
@@ -106,6 +150,10 @@ class MetricsFigure(Figure):
     def __init__(self, charts: int) -> None:
         super().__init__(figsize=(6.4, 2.8 * charts), dpi=150, layout="constrained")
         FigureCanvasAgg(self)
+
+    def rows(self, count: int) -> Sequence[Axes]:
+        """Return axes below each other that share the one along them."""
+        return list(self.subplots(count, sharex=True, squeeze=False)[:, 0])
 
     def _repr_png_(self) -> bytes:
         data = io.BytesIO()

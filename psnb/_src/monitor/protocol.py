@@ -99,7 +99,10 @@ class WorkerRow(TypedDict):
     failed: int
     closures_per_second: Number
     busy: Number  # share of its threads' time spent inside closures lately, 0 to 1
+    examples_per_second: Number | None  # that its closures report; None if they report none
+    cpu: Number | None  # cores that its process takes; None until it is known
     memory: int | None  # bytes of the process; None until it is known
+    gpu_memory: int | None  # bytes; None if it uses no GPU
     last_error: str  # one line; empty if there was none
     activity: str  # what takes it long at the moment; empty if nothing does
     running_since: float | None  # since when, in seconds since the epoch
@@ -118,6 +121,7 @@ class ServerRow(TypedDict):
     pulls_per_second: Number  # reads of a variable, or of rows of an embedding
     pushes_per_second: Number
     staleness: Number  # mean of the latest updates; NaN if there were none
+    cpu: Number | None  # cores that its process takes; None until it is known
     memory: int | None  # bytes of the process; None until it is known
     memory_limit: int | None  # bytes that it may have
 
@@ -134,6 +138,14 @@ class Metric(TypedDict):
     times: Packed  # seconds since the epoch
     values: Packed
     averages: Packed
+
+
+class EpochMark(TypedDict):
+    """Where an epoch began; the list of them is always whole."""
+
+    epoch: int
+    step: int
+    time: float  # seconds since the epoch
 
 
 class SliceRow(TypedDict):
@@ -292,6 +304,7 @@ class Update(TypedDict):
     workers: NotRequired[list[WorkerRow]]
     servers: NotRequired[list[ServerRow]]
     metrics: NotRequired[list[Metric]]
+    epochs: NotRequired[list[EpochMark]]
     slices: NotRequired[list[Slices]]
     timeline: NotRequired[list[Span]]
     failures: NotRequired[list[FailureRow]]

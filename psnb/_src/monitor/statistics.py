@@ -103,8 +103,16 @@ class WorkerStatistics:
         Closures that ended there, over the last seconds.
     busy : float
         Share of its threads' time spent inside closures over the last seconds, 0 to 1.
+    examples_per_second : float or None
+        Examples that its closures have reported, over the last seconds; None if they report none.
+    cpu : float or None
+        CPU time of its process over the last seconds, in seconds per second: 2 if two cores are
+        busy. None until it is known. Workers of one process have all the same.
     memory : int or None
         Memory of its process in bytes; None until it is known.
+    gpu_memory : int or None
+        Memory of GPUs in bytes: what PyTorch's allocator has, or what ``pynvml`` says if someone
+        has initialized it there. None if it uses none, or none is known.
     last_error : str
         The error of the last closure that failed there, in one line; empty if none failed.
     activity : str
@@ -131,7 +139,10 @@ class WorkerStatistics:
     busy_seconds: float
     closures_per_second: float = 0.0
     busy: float = 0.0
+    examples_per_second: float | None = None
+    cpu: float | None = None
     memory: int | None = None
+    gpu_memory: int | None = None
     last_error: str = ""
     activity: str = ""
     running_since: float | None = None
@@ -171,6 +182,8 @@ class ServerStatistics:
         Reads and writes of variables and embeddings lately.
     staleness : float
         Mean staleness of the latest updates; NaN if there were none.
+    cpu : float or None
+        CPU time of its process lately, in seconds per second; None until it is known.
     memory : int or None
         Bytes that its process has; None until it is known.
     memory_limit : int or None
@@ -186,6 +199,7 @@ class ServerStatistics:
     pulls_per_second: float = 0.0
     pushes_per_second: float = 0.0
     staleness: float = math.nan
+    cpu: float | None = None
     memory: int | None = None
     memory_limit: int | None = None
 

@@ -48,7 +48,7 @@ IN_NOTEBOOK = "shown in the notebook only: coordinator.failures()"
 
 _AS_IT_IS = (
     *("type", "version", "coordinator", "sequence", "full", "summary", "identity", "depth"),
-    *("servers", "metrics", "timeline", "optimizers", "tables"),
+    *("servers", "metrics", "epochs", "timeline", "optimizers", "tables"),
 )
 
 

@@ -232,6 +232,8 @@ class SignOfLife(ToNotebook, frozen=True):
     """The worker lives."""
 
     memory: int  # bytes that its process takes
+    gpu_memory: int | None  # of GPUs; None if it uses none
+    cpu_seconds: float  # of all its threads so far
     activity: str  # what it does; empty if nothing, or nothing that takes long
     seconds: float  # for how long already
 

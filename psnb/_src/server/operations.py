@@ -323,7 +323,8 @@ class HostShards(HostOperation, frozen=True):
     """Creates shards, in which some commits are given up; sent by the strategy, as the next three.
 
     `FollowPlacements` answers with the `ServerStatus`, `MeasureShards` with the bytes of all
-    tables, `CountTraffic` with the size of the shards and counts of operations.
+    tables, `CountTraffic` with the size of the shards, the microseconds of CPU time of the server's
+    process, and counts of operations.
     """
 
     places: Mapping[int, ShardPlacement]

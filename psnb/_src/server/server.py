@@ -8,6 +8,7 @@ the server's event loop, one operation after the other, so each is atomic.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -269,7 +270,9 @@ class Host:
                 return self._measure()
             case ops.CountTraffic():
                 nbytes = sum(sum(tables.values()) for tables in self._measure().values())
-                return room.use(), {"shards": len(self._hosted), "bytes": nbytes, **self._traffic}
+                cpu = int(1e6 * time.process_time())
+                counts = {"shards": len(self._hosted), "bytes": nbytes, "cpu": cpu}
+                return room.use(), {**counts, **self._traffic}
             case ops.PrepareSnapshots():
                 shards = [
                     hosted.shard for index in self._hosted if (hosted := self._primary(index))

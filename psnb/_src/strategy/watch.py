@@ -149,6 +149,7 @@ class ServerWatch:
             new["pulls"] / (now - before),
             new["pushes"] / (now - before),
             new["staleness"] / new["updates"] if new["updates"] else math.nan,
+            None if math.isinf(before) else 1e-6 * new["cpu"] / (now - before),
             None if memory is None else memory.used,
             None if memory is None else memory.used + memory.left,
         )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _AXES = {
-    "step": "values reported",
+    "step": "step",
     "examples": "examples",
     "time": "seconds since the first value",
 }
@@ -52,9 +52,9 @@ def compare(
     metrics : str or sequence of str, optional
         Which metrics; by default all that at least one run has, a chart each.
     by : {"step", "examples", "time"}
-        What the values are drawn over: how many had been reported, how many training examples, or
-        the seconds since the run's first value. By examples, steps of different batch sizes
-        compare.
+        What the values are drawn over: the steps until then (the values of the metric that is
+        reported most often), the training examples, or the seconds since the run's first value. By
+        examples, steps of different batch sizes compare.
     log : bool
         Whether the axis of the values is logarithmic.
 

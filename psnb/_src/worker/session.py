@@ -32,6 +32,7 @@ from psnb._src.dask_compat.plugins import be_worker, threads_of
 from psnb._src.dask_compat.reach import Comm
 from psnb._src.data.stages import StageLog, log_stages
 from psnb._src.protocol import messages
+from psnb._src.utils.gpu_memory import gpu_memory
 from psnb._src.utils.loops import LoopErrors
 from psnb._src.utils.stages import Stages
 from psnb._src.worker.activity import longest
@@ -232,7 +233,9 @@ class Session:
                 activity, seconds = longest(self._threads.idents())
                 if seconds < WORTH_TELLING:
                     activity, seconds = "", 0.0
-                self._link.send(messages.SignOfLife(process.memory_info().rss, activity, seconds))
+                memory = process.memory_info().rss, gpu_memory()
+                cpu = time.process_time()
+                self._link.send(messages.SignOfLife(*memory, cpu, activity, seconds))
             with errors:
                 self._send_stages()
 

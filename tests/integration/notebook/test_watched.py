@@ -60,7 +60,12 @@ def test_rates_memory_and_timeline_of_workers(coordinator: psnb.ClusterCoordinat
     try:
         wait_until(
             lambda: all(
-                w.memory and w.memory > 10_000_000 and w.busy > 0 and w.closures_per_second > 1
+                w.memory
+                and w.memory > 10_000_000
+                and w.busy > 0
+                and w.closures_per_second > 1
+                and w.cpu
+                and w.examples_per_second
                 for w in coordinator.statistics().workers
             ),
             "both workers have figures",
@@ -94,6 +99,7 @@ def test_servers_are_asked_while_they_are_watched(
         return all(
             s.state == "serving"
             and s.bytes > 8000
+            and s.cpu
             and s.pulls_per_second
             and s.pushes_per_second
             and s.staleness >= 0  # and not NaN, as without any update

@@ -122,7 +122,9 @@ def test_views_have_where_training_is_and_the_metrics_of_its_epochs(
     assert [each.metrics["auc"].last for each in watching.found] == history["auc"]
     charted = coordinator.history()
     assert charted["val_auc"]["value"].tolist() == history["val_auc"]
-    assert charted["val_loss"]["step"].tolist() == [20, 60]
+    assert charted["val_loss"]["step"].tolist() == charted["val_auc"]["step"].tolist() == [20, 60]
+    epochs = coordinator_core(coordinator).records.history.epochs()
+    assert [(each.epoch, each.step) for each in epochs] == [(1, 0), (2, 20)]
 
 
 def test_while_it_validates_views_have_its_parts_and_then_a_line_is_printed(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from psnb._src.coordinator.scheduling.states import ConnectionState
 from psnb._src.monitor.counters import Rate
+from psnb._src.monitor.history import EXAMPLES
 from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.utils.phases import PHASES, PhaseStatistics
 from psnb._src.utils.stages import Stages
@@ -27,8 +28,6 @@ class WorkerFigures:
 
     Attributes
     ----------
-    memory : int or None
-        Bytes that its process takes, if they are known.
     activity : str
         What it does, if that takes long.
     stages : dict of str to Stages
@@ -37,7 +36,11 @@ class WorkerFigures:
 
     def __init__(self, name: str, address: str, index: int) -> None:
         self._name, self._address, self._index = name, address, index
-        self.memory: int | None = None
+        self._memory: int | None = None
+        self._gpu_memory: int | None = None
+        self._cpu_seconds: float | None = None  # of its process so far
+        self._cpu, self._examples = Rate(), Rate()
+        self._reports_examples = False
         self.activity = ""
         self.stages: dict[str, Stages] = {}
         self._since: float | None = None
@@ -72,6 +75,20 @@ class WorkerFigures:
         for rate, each in zip(self._phases_lately, seconds, strict=True):
             rate.add(each, now)
 
+    def add_reports(self, reports: Sequence[tuple[float, Mapping[str, float]]]) -> None:
+        """Count the examples that its closures have reported."""
+        counts = [values[EXAMPLES] for _, values in reports if EXAMPLES in values]
+        if counts:
+            self._reports_examples = True
+            self._examples.add(sum(counts), time.monotonic())
+
+    def note_use(self, memory: int, gpu_memory: int | None, cpu_seconds: float) -> None:
+        """Note what its process takes: bytes, of GPUs too if it uses some, and CPU time so far."""
+        self._memory, self._gpu_memory = memory, gpu_memory
+        before, self._cpu_seconds = self._cpu_seconds, cpu_seconds
+        # The first look begins to count: what it took to start is of another time.
+        self._cpu.add(0.0 if before is None else cpu_seconds - before, time.monotonic())
+
     def note_activity(self, activity: str, seconds: float) -> None:
         """Note what the worker does, and for how long already; empty for nothing."""
         since = time.time() - seconds
@@ -104,7 +121,10 @@ class WorkerFigures:
             busy_seconds=self._busy_seconds,
             closures_per_second=self._ended.value(now),
             busy=self._busy_share(now, min(in_flight, threads), threads),
-            memory=self.memory,
+            examples_per_second=self._examples.value(now) if self._reports_examples else None,
+            cpu=None if self._cpu_seconds is None else self._cpu.value(now),
+            memory=self._memory,
+            gpu_memory=self._gpu_memory,
             activity=self.activity if state is not ConnectionState.LOST else "",
             running_since=self._since if state is not ConnectionState.LOST else None,
             stages=dict(self.stages),

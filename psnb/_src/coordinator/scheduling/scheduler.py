@@ -508,7 +508,7 @@ class Scheduler:
             case messages.ClosuresReturned():
                 self._give_back([worker.load.remove(each) for each in message.closures])
             case messages.SignOfLife():
-                worker.figures.memory = message.memory
+                worker.figures.note_use(message.memory, message.gpu_memory, message.cpu_seconds)
                 worker.figures.note_activity(message.activity, message.seconds)
             case messages.WorkerLeaves():
                 self._drain(worker, "was asked to end")

@@ -229,6 +229,7 @@ class WorkerConnection:
             case _:
                 if isinstance(message, messages.ClosureResults) and message.reports:
                     records.history.add_all(message.reports)
+                    self.worker.figures.add_reports(message.reports)
                 elif isinstance(message, messages.QuestionAsked) and isinstance(
                     message.inquiry, messages.AnnounceStrategies
                 ):

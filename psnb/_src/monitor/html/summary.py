@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from psnb._src.monitor.history import VALIDATION
 from psnb._src.monitor.html.tables import TEMPLATES
-from psnb._src.monitor.protocol import Metric, Number, ServerRow, Update, WorkerRow
+from psnb._src.monitor.protocol import EpochMark, Metric, Number, ServerRow, Update, WorkerRow
 from psnb._src.monitor.states import Tone
+from psnb._src.monitor.value_range import shown_range
 from psnb._src.utils.phases import PHASES
 from psnb._src.utils.text import counted, size_text
 
@@ -61,10 +63,12 @@ def render(update: Update, note: str = "") -> str:
     str
         One ``div``. Every name in it is escaped.
     """
+    metrics, epochs = update.get("metrics", []), update.get("epochs", [])
+    steps = _steps(metrics, epochs)
     return TEMPLATES.get_template("summary.html").render(
         update=update,
         note=note,
-        charts=_with_validation(update.get("metrics", [])),
+        charts=[(several, chart(several, epochs, steps)) for several in _with_validation(metrics)],
         workers=[_worker(row) for row in update.get("workers", [])],
         servers=[_server(row) for row in update.get("servers", [])],
         failures=update.get("failures", [])[-MOST_FAILURES:],
@@ -89,27 +93,30 @@ def _worker(row: WorkerRow) -> tuple[str, ...]:
     return (
         *(row["name"], row["host"], row["state"]),
         *(_figure(row["in_flight"], ""), _figure(row["completed"]), _figure(row["failed"])),
-        *(_figure(row["closures_per_second"], ",.4g"), _figure(row["busy"], ".0%")),
-        *("" if row["memory"] is None else size_text(row["memory"]), row["last_error"]),
+        *(_figure(row["closures_per_second"], ",.4g"), _figure(row["examples_per_second"], ",.4g")),
+        *(_figure(row["busy"], ".0%"), _figure(row["cpu"], ".0%")),
+        *(_memory(row["memory"], None, row["gpu_memory"]), row["last_error"]),
     )
 
 
 def _server(row: ServerRow) -> tuple[str, ...]:
     return (
         *(row["name"], row["state"], str(row["shards"]), size_text(row["bytes"])),
-        _memory(row["memory"], row["memory_limit"]),
+        *(_figure(row["cpu"], ".0%"), _memory(row["memory"], row["memory_limit"])),
         *(_figure(row["pulls_per_second"], ",.4g"), _figure(row["pushes_per_second"], ",.4g")),
         # NaN means that there was no update.
         "" if row["staleness"] == "nan" else _figure(row["staleness"], ",.4g"),
     )
 
 
-def _memory(used: int | None, limit: int | None) -> str:
-    texts = [size_text(each) for each in (used, limit) if each is not None]
-    return " of ".join(texts)
+def _memory(used: int | None, limit: int | None, of_gpus: int | None = None) -> str:
+    text = " of ".join(size_text(each) for each in (used, limit) if each is not None)
+    return text if of_gpus is None else f"{text}, GPU {size_text(of_gpus)}"
 
 
-def _figure(value: Number, form: str = ",") -> str:
+def _figure(value: Number | None, form: str = ",") -> str:
+    if value is None:
+        return ""
     return value if isinstance(value, str) else format(value, form)
 
 
@@ -119,16 +126,37 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def chart(metrics: Sequence[Metric]) -> dict[str, Any] | None:
+def _steps(metrics: Sequence[Metric], epochs: Sequence[EpochMark]) -> tuple[float, float]:
+    """Return the first and the last step of all charts."""
+    steps = [np.frombuffer(base64.b64decode(each["steps"]), "<f8") for each in metrics]
+    every = np.concatenate([*steps, np.array([each["step"] for each in epochs], float)])
+    return (float(every.min()), float(every.max())) if every.size else (0.0, 0.0)
+
+
+def chart(
+    metrics: Sequence[Metric],
+    epochs: Sequence[EpochMark] = (),
+    along: tuple[float, float] = (0.0, 0.0),
+) -> dict[str, Any] | None:
     """Return a chart of whole series: values in pale, their average in strong colour.
 
-    None if no value is finite. Other values leave gaps.
+    None if no value is finite. Other values leave gaps; one beyond the scale has a triangle at the
+    edge.
+
+    Parameters
+    ----------
+    metrics : sequence of Metric
+        What is drawn.
+    epochs : sequence of EpochMark
+        Where epochs begin.
+    along : tuple of float
+        The first and the last step, of all charts.
 
     Returns
     -------
     dict or None
-        Its ``title``; its ``paths``, each with its colour, and whether it is of averages; its
-        ``texts``, each with x, y and anchor.
+        Its ``title``; its ``paths``, each with its colour and its looks; its ``texts``, each with
+        x, y and anchor.
     """
     lines = []
     for metric in metrics:
@@ -137,49 +165,93 @@ def chart(metrics: Sequence[Metric]) -> dict[str, Any] | None:
         if line.shape[1] > MOST_POINTS:
             line = line[:, np.linspace(0, line.shape[1] - 1, MOST_POINTS).astype(int)]
         lines.append(line)
-    finite = [values[np.isfinite(values)] for _, values, _ in lines]
-    every, along = np.concatenate(finite), np.concatenate([steps for steps, *_ in lines])
-    if not every.size:
+    begins = [float(each["step"]) for each in epochs]
+    span = shown_range([(steps, values, averages) for steps, values, averages in lines], begins)
+    if span is None:
         return None
-    first, last, low, high = along.min(), along.max(), float(every.min()), float(every.max())
+    (first, last), (low, high) = along, span
+
+    def across(steps: np.ndarray) -> np.ndarray:
+        return LEFT + (steps - first) / max(last - first, 1e-300) * (RIGHT - LEFT)
 
     def path(steps: np.ndarray, values: np.ndarray) -> str:
-        x = LEFT + (steps - first) / max(last - first, 1e-300) * (RIGHT - LEFT)
         # A series that never changes is a line in the middle.
         middle = np.where(np.isfinite(values), 0.5, np.nan)
-        heights = (values - low) / (high - low) if high > low else middle
+        heights = np.clip((values - low) / (high - low), 0, 1) if high > low else middle
+        heights[~np.isfinite(values)] = np.nan
         parts, pen = [], "M"
-        for across, height in zip(x.tolist(), heights.tolist(), strict=True):
+        for x, height in zip(across(steps).tolist(), heights.tolist(), strict=True):
             if math.isfinite(height):
-                parts.append(f"{pen}{across:.1f},{BOTTOM - height * (BOTTOM - TOP):.1f}")
+                parts.append(f"{pen}{x:.1f},{BOTTOM - height * (BOTTOM - TOP):.1f}")
             pen = "L" if math.isfinite(height) else "M"
         # A point alone is a dot: it takes a line of no length.
         return "".join(parts) if len(parts) != 1 else f"{parts[0]}h0"
 
-    titles = [
-        f"{metric['name']}: {found.min():.4g} to {found.max():.4g}"
-        for metric, found in zip(metrics, finite, strict=True)
-        if found.size
-    ]
-    paths = [
-        (path(steps, each), colour, each is averages)
-        for (steps, values, averages), colour in zip(lines, COLOURS, strict=False)
-        for each in (values, averages)
-    ]
-    return {"title": "; ".join(titles), "paths": paths, "texts": _axes(first, last, low, high)}
+    paths = [(f"M{x:.1f},{TOP}V{BOTTOM}", "#808080", "begin") for x in across(np.array(begins))]
+    for (steps, values, averages), colour in zip(lines, COLOURS, strict=False):
+        paths += [
+            (path(steps, values), colour, "value"),
+            (path(steps, averages), colour, "average"),
+        ]
+        beyond = _triangles(across(steps), values, low, high)
+        paths += [(beyond, colour, "beyond")] if beyond else []
+    titles = [_sentence(metric, line) for metric, line in zip(metrics, lines, strict=True)]
+    texts = _axes(first, last, low, high) + _numbers(epochs, across(np.array(begins)))
+    return {"title": "; ".join(filter(None, titles)), "paths": paths, "texts": texts}
 
 
-def _axes(first: float, last: float, low: float, high: float) -> list[tuple[str, int, int, str]]:
+def _triangles(places: np.ndarray, values: np.ndarray, low: float, high: float) -> str:
+    """Return what stands at the edges for values beyond them."""
+    return "".join(
+        f"M{x - 3:.1f},{edge + depth}l3,{-depth}l3,{depth}z"
+        for beyond, edge, depth in ((values > high, TOP, 4), (values < low, BOTTOM, -4))
+        for x in places[beyond & np.isfinite(values)]
+    )
+
+
+def _sentence(metric: Metric, line: np.ndarray) -> str:
+    """Return what a chart says to people that do not see it; empty if nothing is finite."""
+    steps, values = line[:2, np.isfinite(line[1])]
+    if not values.size:
+        return ""
+    least, most = values.argmin(), values.argmax()
+    return (
+        f"{metric['name']}: {values[-1]:.4g} at step {steps[-1]:,.0f}, from {values[0]:.4g}; "
+        f"lowest {values[least]:.4g} at {steps[least]:,.0f}, "
+        f"highest {values[most]:.4g} at {steps[most]:,.0f}"
+    )
+
+
+def _numbers(epochs: Sequence[EpochMark], places: np.ndarray) -> list[tuple[str, float, int, str]]:
+    """Return the numbers of epochs at their begins, as many as there is room for."""
+    texts, free = [], -math.inf
+    for each, x in zip(epochs, places.tolist(), strict=True):
+        text = str(each["epoch"]) if texts else f"epoch {each['epoch']}"
+        if x >= free and x + 6 * len(text) <= RIGHT:
+            texts.append((text, round(x + 2, 1), TOP + 8, "start"))
+            free = x + 6 * len(text) + 8
+    return texts
+
+
+def _axes(first: float, last: float, low: float, high: float) -> list[tuple[str, float, int, str]]:
     """Return the least and the greatest value and step, and what the steps are."""
     values = [(high, TOP), (low, BOTTOM)] if high > low else [(low, (TOP + BOTTOM) // 2)]
+    texts: list[tuple[str, float, int, str]]
     texts = [(f"{value:.4g}", LEFT - 8, y + 4, "end") for value, y in values]
     below = BOTTOM + 18
     texts.append((f"{last:,.0f}", RIGHT + 3, below, "end"))
     if last > first:
         texts.append((f"{first:,.0f}", LEFT - 3, below, "start"))
-    texts.append(("values so far", (LEFT + RIGHT) // 2, below, "middle"))
+    texts.append(("step", (LEFT + RIGHT) // 2, below, "middle"))
     return texts
 
+
+_LOOKS = {
+    "begin": 'fill="none" stroke-opacity="0.5"',
+    "value": 'fill="none" stroke-opacity="0.45"',
+    "average": 'fill="none" stroke-width="1.5"',
+    "beyond": 'fill="currentColor" stroke-opacity="0"',
+}
 
 TEMPLATES.filters |= {
     "counted": counted,
@@ -187,6 +259,11 @@ TEMPLATES.filters |= {
     "figure": _figure,
     "moment": moment,
 }
-TEMPLATES.globals |= {"chart": chart, "phases": PHASES, "tones": _TONES, "colours": COLOURS}
+TEMPLATES.globals |= {
+    "looks": {name: Markup(each) for name, each in _LOOKS.items()},
+    "phases": PHASES,
+    "tones": _TONES,
+    "colours": COLOURS,
+}
 TEMPLATES.globals |= {"width": WIDTH, "height": HEIGHT}
 TEMPLATES.globals |= {"left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM}

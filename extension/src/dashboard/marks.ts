@@ -1,0 +1,74 @@
+// What is drawn into a chart beside its lines: where epochs begin, and that values are beyond its scale.
+
+import type uPlot from 'uplot';
+import type { Along } from './axes';
+
+const LEAST = 8; // pixels between the lines of two epochs
+const SIZE = 4; // of a triangle, in pixels
+
+/** Draws a thin line where an epoch begins, and its number above. */
+export function drawEpochs(
+  chart: uPlot,
+  epochs: Along['epochs'],
+  color: string,
+  font: string,
+): void {
+  const ratio = devicePixelRatio;
+  const { ctx } = chart;
+  const { left, top, width, height } = chart.bbox;
+  ctx.save();
+  ctx.strokeStyle = ctx.fillStyle = color;
+  ctx.lineWidth = ratio;
+  ctx.font = font.replace(/[\d.]+px/, (size) => `${parseFloat(size) * ratio}px`);
+  ctx.textAlign = 'left';
+  ctx.textBaseline = 'alphabetic';
+  let [line, free] = [-Infinity, -Infinity];
+  for (const { epoch, place } of epochs) {
+    const x = Math.round(chart.valToPos(place, 'x', true));
+    if (x < line + LEAST * ratio) continue;
+    line = x;
+    ctx.globalAlpha = 0.5;
+    ctx.beginPath();
+    ctx.moveTo(x, top);
+    ctx.lineTo(x, top + height);
+    ctx.stroke();
+    const text = free < 0 ? `epoch ${epoch}` : String(epoch);
+    const end = x + ctx.measureText(text).width;
+    if (x < free || end > left + width) continue;
+    free = end + LEAST * ratio;
+    ctx.globalAlpha = 1;
+    ctx.fillText(text, x, top - 4 * ratio);
+  }
+  ctx.restore();
+}
+
+/** Draws a triangle at the edge for values that are beyond it. */
+export function drawBeyond(chart: uPlot): void {
+  const { bbox, ctx, data, scales, series } = chart;
+  // uPlot's types leave out that a scale of nothing is null.
+  const { min, max } = scales['y'] as { min: number | null; max: number | null };
+  const size = SIZE * devicePixelRatio;
+  const [places, ...columns] = data;
+  columns.forEach((column, i) => {
+    const stroke = series[i + 1]?.stroke;
+    const color: unknown = typeof stroke === 'function' ? stroke(chart, i + 1) : stroke;
+    ctx.save();
+    if (typeof color === 'string') ctx.fillStyle = color;
+    let free = -Infinity;
+    for (const [j, value] of column.entries()) {
+      const above = typeof value === 'number' && value > (max ?? Infinity);
+      const below = typeof value === 'number' && value < (min ?? -Infinity);
+      const x = above || below ? chart.valToPos(places[j] ?? 0, 'x', true) : -Infinity;
+      if (x < free || x === -Infinity) continue;
+      free = x + size;
+      const edge = above ? bbox.top : bbox.top + bbox.height;
+      const inside = edge + (above ? 1.5 * size : -1.5 * size);
+      ctx.beginPath();
+      ctx.moveTo(x, edge);
+      ctx.lineTo(x + size, inside);
+      ctx.lineTo(x - size, inside);
+      ctx.fill();
+    }
+    ctx.restore();
+  });
+}
