@@ -39,11 +39,6 @@ export function formatBytes(bytes: number): string {
   return `${value.toPrecision(3)} TiB`;
 }
 
-/** How many bytes of how many; the first alone if the second are unknown. */
-export function formatBytesOf(bytes: number, of: number | null): string {
-  return of === null ? formatBytes(bytes) : `${formatBytes(bytes)} of ${formatBytes(of)}`;
-}
-
 /** A share between 0 and 1. */
 export function formatShare(share: number): string {
   return Number.isFinite(share) ? `${Math.round(100 * share)}%` : formatNumber(share);

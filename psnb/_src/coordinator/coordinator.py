@@ -592,6 +592,53 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         """
         return self._core.live.show(self._core)
 
+    @property
+    def widgets(self) -> Any:
+        """The coordinator's controls and figures as single widgets, for a page of one's own.
+
+        They are ipywidgets, to arrange with ``VBox``, ``interact`` and ``link``, and work while a
+        cell blocks, as the `dashboard`'s buttons do. Asking again returns the same ones. In a
+        notebook, and outside of one for their traits.
+
+        Returns
+        -------
+        traitlets.HasTraits
+            With these widgets:
+
+            - ``pause``, ``resume``, ``drain``, ``cancel_queued``, ``stop_training``,
+              ``checkpoint``, ``add_worker``: a ``Button`` each, disabled while it can do nothing;
+              ``buttons`` has them by name. Unlike the dashboard's, they ask nothing back.
+            - ``rates``: a ``FloatLogSlider`` of the learning rate by parameter; ``sliders``: a
+              ``VBox`` of all, also of those that come.
+            - ``progress``: a bar for ``share``; ``message``: a ``Label`` for ``outcome``.
+
+            And with these traits, which change up to four times a second: ``state``, ``elapsed``,
+            ``eta``, ``queued``, ``in_flight``, ``completed``, ``failed``, ``cancelled``,
+            ``retried``, ``workers_lost``, ``servers_lost``, ``closures_per_second``, ``examples``,
+            ``examples_per_second`` as in `Statistics`; ``epoch``, ``epochs``, ``batch``,
+            ``batches``, ``validating`` as in `TrainingProgress`; ``share`` (of all epochs, or
+            without training of what was scheduled, 0 to 1), ``metrics`` (the latest value by name),
+            ``learning_rates`` (by parameter), and ``outcome``: what the latest click has come to.
+            What observes them runs on a thread of psnb, so it must not wait for long.
+
+        Raises
+        ------
+        ConfigurationError
+            If ipywidgets cannot be imported.
+
+        Examples
+        --------
+        >>> import psnb
+        >>> with psnb.local_cluster(1, 1, processes=False) as client:
+        ...     with psnb.ParameterServerStrategy(client) as strategy:
+        ...         table = strategy.embedding("users", 4, optimizer=psnb.SGD(0.5))
+        ...         widgets = psnb.ClusterCoordinator(strategy).widgets
+        ...         widgets.pause.description, widgets.rates["users"].value, widgets.state
+        ('Pause', 0.5, 'idle')
+        """
+        self._core.strategy.watch.ask_for_optimizers()
+        return self._core.live.widgets(self._core)
+
     def _display_(self) -> Any:
         return self.dashboard()  # marimo calls this for a cell's last expression
 

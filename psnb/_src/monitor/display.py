@@ -33,8 +33,10 @@ from psnb._src.monitor.protocol import Summary, Update
 from psnb._src.monitor.states import CLOSED
 from psnb._src.monitor.viewed import Viewed
 from psnb._src.utils.interrupts import uninterrupted
+from psnb.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from psnb._src.monitor.own_page import CoordinatorWidgets
     from psnb._src.monitor.widget import CoordinatorWidget
 
 
@@ -138,6 +140,7 @@ class LiveView:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # so that two threads do not make two widgets
         self._widget: CoordinatorWidget | None = None
+        self._singly: CoordinatorWidgets | None = None
         self._shown: list[str] = []  # ids of the outputs, to replace them at the end
         self._viewed: weakref.ref[Viewed] | None = None
         self._saved = SavedSummaries()
@@ -182,6 +185,20 @@ class LiveView:
                     self._ignore_cells = self._ignore_cells or after_cells(self._catch_up)
         return widget
 
+    def widgets(self, viewed: Viewed) -> CoordinatorWidgets:
+        """Return the single widgets of the coordinator, which are made once."""
+        try:
+            from psnb._src.monitor.own_page import CoordinatorWidgets
+        except ImportError as error:
+            raise ConfigurationError(
+                "coordinator.widgets needs ipywidgets, which cannot be imported here: "
+                "pip install ipywidgets"
+            ) from error
+        with self._lock:
+            if self._singly is None:
+                self._singly = CoordinatorWidgets(viewed)
+            return self._singly
+
     @property
     def watched(self) -> bool:
         """Whether the notebook has a live dashboard."""
@@ -195,6 +212,9 @@ class LiveView:
             widget, self._widget = self._widget, None
             shown, self._shown = self._shown, []
             self._end_of_cells()
+            singly = self._singly
+        if singly is not None:
+            singly.stop()
         if viewed is None:
             return
         update = _state(viewed)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -65,16 +66,17 @@ def _set_scale(axes: Axes, lines: Sequence[Line], epochs: Sequence[float], log: 
     if log:
         axes.set_yscale("log")
         return
-    span = shown_range([line for _, *line in lines], epochs)
+    span = shown_range([(x, values, averages) for _, x, values, averages in lines], epochs)
     if span is None:
         return
     low, high = span
     for color, x, values, _ in lines:
         for beyond, edge, marker in ((values > high, 1, "^"), (values < low, 0, "v")):
             places = x[beyond & np.isfinite(values)]
-            where = {"transform": axes.get_xaxis_transform(), "clip_on": False}
-            style = {"color": color, "marker": marker, "markersize": 4, "linestyle": "none"}
-            axes.plot(places, np.full(len(places), edge), **where, **style)
+            if not len(places):
+                continue
+            (drawn,) = axes.plot(places, np.full(len(places), edge), marker, color=color)
+            drawn.set(transform=axes.get_xaxis_transform(), clip_on=False, markersize=4)
     if high > low:
         margin = 0.05 * (high - low)
         axes.set_ylim(low - margin, high + margin)
@@ -84,9 +86,8 @@ def _write_numbers(axes: Axes, epochs: Sequence[EpochBegin]) -> None:
     """Write the numbers of epochs above the first chart, at most some thirty."""
     for each in epochs[:: 1 + len(epochs) // _FEW]:
         text = f"epoch {each.epoch}" if each is epochs[0] else str(each.epoch)
-        place = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points"}
-        style = {"color": "tab:gray", "fontsize": "x-small"}
-        axes.annotate(text, (each.step, 1.0), (1, 3), **place, **style)
+        where = axes.get_xaxis_transform()
+        axes.text(each.step, 1.02, text, transform=where, color="tab:gray", fontsize="x-small")
 
 
 def plot_runs(
@@ -120,7 +121,7 @@ def plot_runs(
             color, marker = f"C{number % 10}", "o" if len(x) <= _FEW else ""
             if not np.array_equal(raw, smoothed, equal_nan=True):
                 axes.plot(x, raw, color=color, alpha=0.25, linewidth=0.8)
-            style = {"linewidth": 1.6, "marker": marker, "markersize": 4}
+            style: dict[str, Any] = {"linewidth": 1.6, "marker": marker, "markersize": 4}
             (shown[run],) = axes.plot(x, smoothed, color=color, zorder=3, **style)
             drawn.append((color, x, raw, smoothed))
         legend = axes.legend(shown.values(), [*map(str, range(len(shown)))], fontsize="small")

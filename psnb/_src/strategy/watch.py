@@ -70,7 +70,7 @@ class ServerWatch:
         self._thread: threading.Thread | None = None
         self._wanted = -math.inf
         self._wake, self._stopped = threading.Event(), threading.Event()
-        # Written by the thread alone, each replaced as a whole.
+        # Each is replaced as a whole, all but the optimizers by the thread alone.
         self._counts: dict[ServerAddress, tuple[float, dict[str, int]]] = {}
         self._found: dict[ServerAddress, ServerStatistics] = {}
         self._optimizers: dict[str, OptimizerState] = {}
@@ -103,6 +103,26 @@ class ServerWatch:
         """Return the latest state of the optimizers, by parameter; cheap, never waits."""
         return dict(self._optimizers)
 
+    def ask_for_optimizers(self) -> None:
+        """Ask for the state of the optimizers now; what cannot be reached is left as it was."""
+        live = {name: p.optimizer for name, p in self._parameters().items() if p.optimizer}
+        requests = [each.request() for each in live.values()]
+        requests += [each.rate_request() for each in live.values()]
+        try:
+            answers = self._server_client.call(requests)
+        except (PsnbError, OSError):
+            return  # what was known is still the best that there is
+        self._optimizers = {
+            name: OptimizerState(
+                type(optimizer).__name__,
+                rate,
+                repr(optimizer.learning_rate) if callable(optimizer.learning_rate) else "",
+            )
+            for name, optimizer, rate in zip(
+                live, answers[: len(live)], answers[len(live) :], strict=True
+            )
+        }
+
     def stop(self) -> None:
         """End the thread; idempotent."""
         with self._lock:
@@ -121,7 +141,7 @@ class ServerWatch:
             wanted = self.wanted()
             if wanted and turn % _OPTIMIZERS_EVERY == 0:
                 with of_optimizers:
-                    self._ask_for_optimizers()
+                    self.ask_for_optimizers()
             with errors:
                 found = self._found = {each: self._ask(each) for each in self._servers.running}
                 self._counts = {s: self._counts[s] for s in found if s in self._counts}
@@ -172,22 +192,3 @@ class ServerWatch:
             gone, pushed = (sum(part[what] for part in found) for what in ("missed", "pushed"))
             if text := self._gone[key].news(each.name, bound, gone, pushed):
                 self._servers.events.add(EventKind.BOUND_TOO_SMALL, text)
-
-    def _ask_for_optimizers(self) -> None:
-        live = {name: p.optimizer for name, p in self._parameters().items() if p.optimizer}
-        requests = [each.request() for each in live.values()]
-        requests += [each.rate_request() for each in live.values()]
-        try:
-            answers = self._server_client.call(requests)
-        except (PsnbError, OSError):
-            return  # what was known is still the best that there is
-        self._optimizers = {
-            name: OptimizerState(
-                type(optimizer).__name__,
-                rate,
-                repr(optimizer.learning_rate) if callable(optimizer.learning_rate) else "",
-            )
-            for name, optimizer, rate in zip(
-                live, answers[: len(live)], answers[len(live) :], strict=True
-            )
-        }

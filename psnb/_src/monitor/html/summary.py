@@ -224,7 +224,8 @@ def _sentence(metric: Metric, line: np.ndarray) -> str:
 
 def _numbers(epochs: Sequence[EpochMark], places: np.ndarray) -> list[tuple[str, float, int, str]]:
     """Return the numbers of epochs at their begins, as many as there is room for."""
-    texts, free = [], -math.inf
+    texts: list[tuple[str, float, int, str]] = []
+    free = -math.inf
     for each, x in zip(epochs, places.tolist(), strict=True):
         text = str(each["epoch"]) if texts else f"epoch {each['epoch']}"
         if x >= free and x + 6 * len(text) <= RIGHT:
