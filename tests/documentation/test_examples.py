@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gzip
+import queue
 import re
 import textwrap
 import time
@@ -255,6 +256,22 @@ def test_a_warm_start_and_a_look_without_a_cluster(
     assert stem.read().tolist() == [1, 1, 1]
     run(given, "saved = psnb.checkpoint.load(")
     assert given["saved"]["users"].ids.tolist() == [3, 5]
+
+
+def test_a_page_of_ones_own(given: Namespace) -> None:
+    given["strategy"].embedding("users", 2, optimizer=psnb.SGD(0.5))
+    run(given, "# A page with two buttons")
+    widgets = given["widgets"]
+    assert given["page"].children[1].children == (widgets.rates["users"],)
+    run(given, "# Figures in a label")
+    assert given["state"].value == "idle"
+    losses: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    widgets.observe(lambda change: losses.put(change["new"]), "metrics")
+    given["coordinator"].schedule(lambda: psnb.report(loss=0.5))
+    given["coordinator"].join()
+    assert losses.get(timeout=30) == {"loss": 0.5}
+    assert given["losses"] == [0.5]
+    run(given, "# A function that is called")
 
 
 def test_runs_are_compared(given: Namespace) -> None:
