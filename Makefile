@@ -122,6 +122,7 @@ bench-all: bench
 	$(BIN)/python -m tests.benchmarks.widget
 	$(BIN)/python -m tests.benchmarks.watching
 	$(BIN)/python -m tests.benchmarks.frames
+	$(BIN)/python -m tests.benchmarks.clicking
 	$(BIN)/python -m tests.benchmarks.data
 	$(BIN)/python -m tests.benchmarks.counting
 	$(BIN)/python -m tests.benchmarks.formats
