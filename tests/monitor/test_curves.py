@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from psnb._src.monitor.curves import (
+from psnb._src.monitor.charts.curves import (
     MOST_POINTS,
     Curves,
     SavedCurve,

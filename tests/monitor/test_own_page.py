@@ -37,7 +37,7 @@ def make() -> Iterator[Make]:
 
     yield widgets
     for each in made:
-        each.stop()
+        each.publisher.stop()
 
 
 def heard(widgets: CoordinatorWidgets, trait: str) -> queue.SimpleQueue[Any]:
@@ -219,7 +219,7 @@ def test_a_coordinator_has_its_widgets_once_and_they_end_with_it() -> None:
     viewed.set(state="closed")
     live.stop()
     assert widgets.state == "closed"
-    assert not widgets._publisher.alive
+    assert not widgets.publisher.alive
 
 
 def test_without_ipywidgets_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

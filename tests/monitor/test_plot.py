@@ -7,14 +7,14 @@ import sys
 
 import numpy as np
 
+from psnb._src.monitor.charts.plot import plot
 from psnb._src.monitor.history import EpochBegin
-from psnb._src.monitor.plot import plot
 
 SHOWS = """
 import sys
 import numpy as np
 from IPython.core.interactiveshell import InteractiveShell
-from psnb._src.monitor.plot import plot
+from psnb._src.monitor.charts.plot import plot
 
 series = {name: np.arange(3.0) for name in ("step", "time", "value", "smoothed")}
 data, _ = InteractiveShell.instance().display_formatter.format(plot({"loss": series}))

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from psnb._src.monitor.value_range import FEW, shown_range
+from psnb._src.monitor.charts.value_range import FEW, shown_range
 
 
 def shown(*lines: object, begins: tuple[float, ...] = ()) -> tuple[float, float] | None:

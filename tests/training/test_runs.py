@@ -13,7 +13,7 @@ import psnb
 from psnb._src.checkpoint.local_store import LocalStore
 from psnb._src.checkpoint.manifest import MANIFEST
 from psnb._src.checkpoint.writing import write_checkpoint
-from psnb._src.monitor.curves import curves_of, saved_curves
+from psnb._src.monitor.charts.curves import curves_of, saved_curves
 from psnb._src.monitor.history import History
 from psnb._src.monitor.run_record import Change, RunRecord, RunSettings
 from psnb._src.training.history import saved_rows

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.monitor.plot import plot
+from psnb._src.monitor.charts.plot import plot
 from psnb._src.utils.text import Named, unknown
 from psnb.errors import ConfigurationError
 

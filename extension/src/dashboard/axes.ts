@@ -51,7 +51,7 @@ const UNSETTLED = 0.1; // The part of an epoch in which a mean over it is of few
 
 /**
  * The least and the greatest value that a chart shows; null if there is none. Outliers are beyond it.
- * psnb/_src/monitor/value_range.py does the same for figures and saved notebooks.
+ * psnb/_src/monitor/charts/value_range.py does the same for figures and saved notebooks.
  */
 export function valueRange(
   lines: readonly Line[],

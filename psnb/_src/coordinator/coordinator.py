@@ -795,7 +795,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         ConfigurationError
             If one of the metrics was never reported, or no metric was.
         """
-        from psnb._src.monitor.plot import plot
+        from psnb._src.monitor.charts.plot import plot
 
         return plot(self.history(), metrics, self._core.records.history.epochs(), log=log)
 

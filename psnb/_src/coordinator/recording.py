@@ -12,8 +12,8 @@ from typing import Any
 
 from psnb._src.client.parameter_shards import ParameterShards
 from psnb._src.coordinator.settings import versions
+from psnb._src.monitor.charts.curves import Curves, curves_of, joined, loaded_curves, saved_curves
 from psnb._src.monitor.commit import commit_of
-from psnb._src.monitor.curves import Curves, curves_of, joined, loaded_curves, saved_curves
 from psnb._src.monitor.history import History
 from psnb._src.monitor.run_record import MOST_CHANGES, Change, RunRecord, RunSettings
 from psnb._src.protocol.modes import Mode

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, structs
 
 from psnb._src.client.model_records import ModelRecord
 from psnb._src.coordinator.timeouts import StartDelay, Timeouts
-from psnb._src.monitor.curves import loaded_curves
+from psnb._src.monitor.charts.curves import loaded_curves
 from psnb._src.monitor.run_record import RunRecord
 from psnb._src.protocol.modes import MODES
 from psnb._src.utils.checks import check_fields, integer, period, seconds

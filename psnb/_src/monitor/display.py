@@ -214,7 +214,7 @@ class LiveView:
             self._end_of_cells()
             singly = self._singly
         if singly is not None:
-            singly.stop()
+            singly.publisher.stop()
         if viewed is None:
             return
         update = _state(viewed)

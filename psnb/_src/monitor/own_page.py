@@ -64,6 +64,11 @@ class CoordinatorWidgets(traitlets.HasTraits):
         What to show and to steer; held weakly.
     interval : float
         Seconds between two updates.
+
+    Attributes
+    ----------
+    publisher : Publisher
+        It sets the figures, until it is stopped or the coordinator has ended.
     """
 
     state = traitlets.Unicode()
@@ -101,17 +106,13 @@ class CoordinatorWidgets(traitlets.HasTraits):
         self.rates: dict[str, ipywidgets.FloatLogSlider] = {}
         self._given: dict[str, float] = {}  # by parameter: what its slider was set to
         self.sliders = ipywidgets.VBox()
-        self._publisher = Publisher(viewed, self._show, "psnb-page", interval)
+        self.publisher = Publisher(viewed, self._show, "psnb-page", interval)
         self.observe(self._follow, ["outcome", "share"])
-        self._show(self._publisher.last)
+        self._show(self.publisher.last)
         self._follow()
         if must_wait(self.message):
             self.outcome = WAITS
-        self._publisher.start()
-
-    def stop(self) -> None:
-        """End the updates, after one with the present state; idempotent, any thread."""
-        self._publisher.stop()
+        self.publisher.start()
 
     def __getattr__(self, name: str) -> ipywidgets.Button:
         # Each button by its command, as a method of the coordinator is called.
@@ -175,7 +176,7 @@ class CoordinatorWidgets(traitlets.HasTraits):
             self._set("outcome", reply["error"] or reply["result"])
             if reply["error"] and name == "set_learning_rate":
                 self._move(arguments["parameter"])  # back to where it is
-            self._publisher.wake()
+            self.publisher.wake()
 
         execute(viewed, command, "a page of widgets", done)
 

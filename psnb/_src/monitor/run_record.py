@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, to_builtins
 
-from psnb._src.monitor.curves import SavedCurves
+from psnb._src.monitor.charts.curves import SavedCurves
 
 MOST_CHANGES = 1_000
 """Changes of hyperparameters that are kept: the latest."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from psnb._src.coordinator.coordinator import ClusterCoordinator, coordinator_core
-from psnb._src.monitor.curves import Curves
+from psnb._src.monitor.charts.curves import Curves
 from psnb._src.monitor.history import NO_METRICS
 from psnb._src.monitor.run_record import settings_of
 from psnb._src.training.history import TrainingHistory
@@ -80,7 +80,7 @@ def compare(
     >>> len(figure.axes)
     1
     """
-    from psnb._src.monitor.plot import plot_runs
+    from psnb._src.monitor.charts.plot import plot_runs
 
     choice("compare: by", by, (*_AXES,))
     found = [each for given in runs for each in _runs_of(given)]

@@ -20,7 +20,7 @@ from psnb._src.checkpoint.folders import checkpoints_in, is_gone
 from psnb._src.checkpoint.manifest import MANIFEST
 from psnb._src.checkpoint.reader import SavedCheckpoint
 from psnb._src.checkpoint.store import number_of
-from psnb._src.monitor.curves import Curve, Curves, loaded_curves
+from psnb._src.monitor.charts.curves import Curve, Curves, loaded_curves
 from psnb._src.monitor.history import NO_METRICS, POINT
 from psnb._src.monitor.html.tables import html_table
 from psnb._src.monitor.run_record import RunRecord, settings_of

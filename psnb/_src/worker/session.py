@@ -32,12 +32,12 @@ from psnb._src.dask_compat.plugins import be_worker, threads_of
 from psnb._src.dask_compat.reach import Comm
 from psnb._src.data.stages import StageLog, log_stages
 from psnb._src.protocol import messages
-from psnb._src.utils.gpu_memory import gpu_memory
 from psnb._src.utils.loops import LoopErrors
 from psnb._src.utils.stages import Stages
 from psnb._src.worker.activity import longest
 from psnb._src.worker.attempt import LoadedFunction
 from psnb._src.worker.context import Stop
+from psnb._src.worker.gpu_memory import gpu_memory
 from psnb._src.worker.link import NotebookLink
 from psnb._src.worker.mail import PeerMessages
 from psnb._src.worker.resources import Resources

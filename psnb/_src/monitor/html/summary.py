@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from psnb._src.monitor.charts.value_range import shown_range
 from psnb._src.monitor.history import VALIDATION
 from psnb._src.monitor.html.tables import TEMPLATES
 from psnb._src.monitor.protocol import EpochMark, Metric, Number, ServerRow, Update, WorkerRow
 from psnb._src.monitor.states import Tone
-from psnb._src.monitor.value_range import shown_range
 from psnb._src.utils.phases import PHASES
 from psnb._src.utils.text import counted, size_text
 

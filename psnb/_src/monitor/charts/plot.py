@@ -15,8 +15,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from psnb._src.monitor.charts.value_range import shown_range
 from psnb._src.monitor.history import EpochBegin
-from psnb._src.monitor.value_range import shown_range
 from psnb._src.utils.text import NAME, truncate, unknown
 from psnb.errors import ConfigurationError
 

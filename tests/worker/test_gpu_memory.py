@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from psnb._src.utils.gpu_memory import gpu_memory
+from psnb._src.worker.gpu_memory import gpu_memory
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,1 @@
+"""Charts: the curves of runs, and figures of them."""
