@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from random import Random
 
 import numpy as np
@@ -14,12 +14,14 @@ from psnb._src.coordinator.closures.remote_value import ClosureStatus, StepValue
 from psnb._src.coordinator.scheduling.work import Work
 from psnb._src.protocol.messages import AskLease
 from psnb._src.server.operations import EndWriter
+from psnb._src.server.server import Host
 from psnb.errors import ConfigurationError, PsnbError, ServerUnresponsiveError
 from tests.coordinator.queues import commit_of
 from tests.model.halves import assert_whole, contents
 from tests.model.notebook import Notebook
 from tests.model.reading import Element
 from tests.model.reconciler import ROOM
+from tests.model.rows import assert_same, table_of
 from tests.model.takeover import Takeover
 from tests.model.workers import code
 from tests.model.world import Server, World
@@ -59,6 +61,8 @@ class Episode:
         Whether closures may have several steps.
     reads : bool
         Whether steps take from a leased dataset.
+    rows : bool
+        Whether steps push to a table with a bound, too.
     waits : bool
         Whether users and saves wait now and then until nothing runs.
     """
@@ -75,12 +79,14 @@ class Episode:
         dies: bool = False,
         long: bool = False,
         reads: bool = False,
+        rows: bool = False,
         waits: bool = False,
     ) -> None:
         self.world = world = World(seed)
         chance = Random(seed)
         splits = [chance.randint(0, 9) for _ in range(chance.choice((5, 15, 40)))] if reads else []
-        self.notebook = Notebook(world, mode, 3, 4, replicas, 3, splits, in_order=long or reads)
+        how = {"rows": rows, "in_order": long or reads}
+        self.notebook = Notebook(world, mode, 3, 4, replicas, 3, splits, **how)
         self._mode, self._careful = mode, careful
         self._cancels = Random(seed) if cancels else None  # its own: old seeds stay what they were
         self._tells = Random(seed) if tells else None
@@ -291,6 +297,8 @@ class Episode:
             for other in held[1:]:
                 np.testing.assert_array_equal(other, held[0])
             values[index] = held[0]
+            if notebook.followers is not None:
+                self._check_rows(index, holders)
         world.counts["closures"] += len(notebook.closures)
         for closure in notebook.closures:
             for row in range(closure.first, closure.first + closure.granted):
@@ -302,6 +310,14 @@ class Episode:
                 held.shard.run(notebook.settled())
                 assert self._mode == "geo" or not len(held.shard.log)
                 held.shard.run(EndWriter(notebook.queue.name))
+
+    def _check_rows(self, index: int, holders: Sequence[Host]) -> None:
+        for other in holders[1:]:
+            assert_same(*(host._hosted[index].shard for host in (holders[0], other)))
+        found = table_of(holders[0], index).describe_rows()
+        self.world.counts["rows that left for others"] += found["evicted"]
+        self.world.counts["rows of which the time was over"] += found["expired"]
+        self.world.counts["pushes to rows that had left"] += found["missed"]
 
     def _check_step(self, closure: Work, row: int, found: dict[int, float]) -> None:
         notebook, status = self.notebook, closure.remote.status
@@ -418,5 +434,6 @@ def episode(seed: int) -> Episode:
         dies=seed % 7 in ((2, 3, 4, 5) if mode == "sync" else (3, 4)),
         long=mode == "async" and (seed % 5 in (3, 4) or (reads and seed % 5 != 0)),
         reads=reads,
+        rows=seed % 11 in (0, 2, 7, 10),
         waits=seed % 5 == 0 or seed % 9 in (2, 8),
     )

@@ -11,6 +11,7 @@ from psnb._src.placement.status import Role
 from psnb._src.server.server import Host
 from psnb._src.server.tables.operations import ReadValues, on_table
 from tests.coordinator.queues import commit_of
+from tests.model import rows
 from tests.model.reconciler import TABLE
 from tests.model.workers import code
 
@@ -41,6 +42,9 @@ def assert_whole(notebook: Notebook) -> None:
         # Others cannot be read now: they have not heard that they are it, or have no table.
         if host._hosted[index].role is Role.PRIMARY and index not in notebook.unmade:
             values[index] = contents(host, index)
+            if notebook.followers is not None:
+                rows.assert_own(notebook, index, table := rows.table_of(host, index))
+                notebook.followers.follow(index, table)
     attempts: dict[int, list[int]] = {}
     for row, attempt in notebook.wrote:
         attempts.setdefault(row, []).append(attempt)

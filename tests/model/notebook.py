@@ -45,7 +45,9 @@ from psnb.errors import PsnbError, ServerLostError, ServerUnresponsiveError
 from tests.coordinator.queues import ClosureQueue, commit_of, make_work
 from tests.model.halves import assert_whole
 from tests.model.reading import Element
-from tests.model.reconciler import Fences, Reconciler
+from tests.model.reconciler import Fences, Reconciler, creation
+from tests.model.rows import Followers
+from tests.model.rows import creation as rows_creation
 from tests.model.workers import SECONDS_A_STEP, Assigned, Exchanging, StepAttempt, Worker, code
 from tests.model.world import World, once
 
@@ -97,6 +99,8 @@ class Notebook(Reconciler):
     splits : sequence of int
         How many elements each split of a dataset has from which closures take; none: they take
         nothing.
+    rows : bool
+        Whether shards have a table with a bound, too; see `tests.model.rows`.
     in_order : bool
         Whether what a session's ends send each other arrives in its order. Workers that say
         several things of one closure need that.
@@ -112,9 +116,12 @@ class Notebook(Reconciler):
         workers: int,
         splits: Sequence[int] = (),
         *,
+        rows: bool = False,
         in_order: bool = False,
     ) -> None:
-        super().__init__(world, servers, shards, replicas)
+        creations = [creation(), *([rows_creation()] if rows else [])]
+        super().__init__(world, servers, shards, replicas, creations)
+        self.followers = Followers() if rows else None
         gates: dict[str, Gate] = {"async": Gate(), "sync": RoundGate(ROUND), "geo": FlushGate()}
         self._steps: list[Step] = []
         self.leases = LeaseRegistry(ROUND if mode == "sync" else None)

@@ -13,6 +13,7 @@ from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlac
 from psnb._src.placement.next_layout import Health, ObservedServer, next_layout
 from psnb._src.server.operations import (
     CreateDense,
+    CreateTable,
     FollowPlacements,
     HostOperation,
     HostShards,
@@ -45,13 +46,23 @@ class Reconciler(Process):
         Where it is.
     servers, shards, replicas : int
         How many.
+    creations : sequence of CreateTable
+        What makes the tables of a shard.
     """
 
-    def __init__(self, world: World, servers: int, shards: int, replicas: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        servers: int,
+        shards: int,
+        replicas: int,
+        creations: Sequence[CreateTable] = (creation(),),
+    ) -> None:
         made = [world.server() for _ in range(servers)]
         places = [ShardPlacement(made[i % servers].address) for i in range(shards)]
         world.published = self.layout = Layout("s", 1, replicas, 1.0, tuple(places))
         super().__init__(world, "notebook")
+        self._creations = creations
         self._silence: dict[str, int] = {}
         self._observed: dict[ServerAddress, ObservedServer] = {}
         self._beating: dict[str, int] = {}  # the number of the beat that is waited for
@@ -71,7 +82,7 @@ class Reconciler(Process):
         for index, place in enumerate(places):
             assert place.primary is not None
             holder = world.servers[place.primary.key]
-            holder.run([OnShard(index, creation())], lambda answers: None)
+            holder.run([OnShard(index, each) for each in creations], lambda answers: None)
 
     @property
     def shards(self) -> tuple[ShardId, ...]:
@@ -216,9 +227,9 @@ class Reconciler(Process):
             yield from self._host_lost(self.fences())
             lost = sorted(self.unmade)
             answers: list[Any] = []
-            made = [Request(self.shards[i], creation()) for i in lost]
+            made = [Request(self.shards[i], each) for i in lost for each in self._creations]
             self.world.ask(self, made, answers.extend)
-            while len(answers) < len(lost):
+            while len(answers) < len(made):
                 yield
             if not any(isinstance(each, Exception) for each in answers):
                 self.unmade.clear()

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Any
+
 import pytest
 
+from psnb._src.server.server import Host
+from psnb._src.server.tables.changed_rows import ChangedRows
+from psnb._src.server.tables.row_index import GrowingRowIndex
 from tests.model.episode import MODES, STEPS, Episode, episode
 
 MORE = pytest.mark.second_tier("more seeds")
@@ -76,3 +82,47 @@ def test_each_element_is_used_by_one_step_or_left(mode: str, replicas: int, seed
     one = Episode(seed, mode=mode, replicas=replicas, careful=False, long=long, reads=True)
     counts = one.run(STEPS)
     assert counts["elements used"] + counts["elements left"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("mode", MODES)
+def test_rows_that_leave_are_those_of_their_ids_on_all_replicas(mode: str, seed: int) -> None:
+    long = mode == "async"
+    counts = Episode(seed, mode=mode, replicas=1, careful=True, long=long, rows=True).run(STEPS)
+    assert counts["rows that left for others"]
+
+
+def _forget_removed(self: ChangedRows, ids: object) -> None:
+    """Note nothing."""
+
+
+def _choose_alone(self: Host, hosted: Any, operation: Any, reply: Any) -> Any:
+    """Run an operation without the replicas' knowing which rows are to leave."""
+    operation = hosted.shard.decided(operation)
+    for first in hosted.shard.before(operation):
+        hosted.shard.run(first)
+    return self._change(hosted, operation, reply)
+
+
+def _looked(self: GrowingRowIndex) -> tuple[object, int, int]:
+    """Return the same when rows were given to other ids."""
+    return self.numbering, 0, self.count
+
+
+@pytest.mark.second_tier("of the model itself")
+@pytest.mark.parametrize(
+    ("of", "name", "wrong", "message"),
+    [
+        (Host, "_run", _choose_alone, "a replica has other rows"),
+        (GrowingRowIndex, "_looked", _looked, "another id's"),
+        (ChangedRows, "removing", _forget_removed, "a delta of shard"),
+    ],
+)
+def test_planted_faults_of_rows_that_leave_are_found(
+    of: type, name: str, wrong: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of, name, wrong)
+    how = {"replicas": 1, "careful": True, "rows": True}
+    episodes = (Episode(seed, mode=MODES[seed % 3], **how) for seed in range(20))
+    with pytest.raises(AssertionError, match=message):
+        deque((each.run(STEPS) for each in episodes), 0)

@@ -34,6 +34,7 @@ from psnb._src.utils.phases import PHASES
 from psnb._src.worker.reports import remembered
 from psnb._src.worker.results import joined, told_of
 from psnb.errors import ServerLostError
+from tests.model import rows
 from tests.model.reading import Reader, Reading
 from tests.model.reconciler import ROOM, TABLE
 from tests.model.world import Line, Process, World
@@ -67,7 +68,7 @@ def code(attempt: int) -> int:
 
 
 def write(row: int, attempt: int, *, pushed: bool) -> OnTables:
-    """Return what an attempt writes to a shard."""
+    """Return what an attempt writes to the table of a shard."""
     if pushed:
         gradient = np.zeros(ROOM)
         gradient[row] = -code(attempt)
@@ -164,13 +165,17 @@ class Worker(Process):
         def begin() -> None:
             if reader is not None and random.random() < _TOLD_SOON:
                 self.tell()
-            self.world.ask(self, [Request(chosen[0], on_table(TABLE, ReadValues()))], read)
+            reads = [on_table(TABLE, ReadValues())]
+            if notebook.followers is not None:
+                reads.append(rows.lookup(step.row))
+            self.world.ask(self, [Request(chosen[0], each) for each in reads], read)
 
         def read(outcomes: list[Any]) -> None:
-            (values,) = outcomes
-            if isinstance(values, Exception):
-                self._end(closure, failed(closure, pack_error(values)))
-                return
+            for each in outcomes:
+                if isinstance(each, Exception):
+                    self._end(closure, failed(closure, pack_error(each)))
+                    return
+            values, *_ = outcomes
             if random.random() < (0.05 if reader is None else 0.01):  # which ends long ones, too
                 self._end(closure, failed(closure, pack_error(ValueError("boo"))))
                 return
@@ -241,7 +246,7 @@ class Worker(Process):
         used: Sequence[Taken],
         ended: Callable[[Any], None],
     ) -> None:
-        one = write(step.row, step.attempt, pushed=turn is not None)
+        writes = self._writes_of(step, turn)
         name = self.notebook.queue.name
         result = remembered(used, b"", step.value)
         commit = Commit(
@@ -250,8 +255,14 @@ class Worker(Process):
             coordinator=name,
             pushed=turn is not None,
         )
-        parts = {shard: Part([one], 0, turn) for shard in chosen}
+        parts = {shard: Part(writes, 0, turn) for shard in chosen}
         self._commit(commit, parts, ended)
+
+    def _writes_of(self, step: StepAttempt, turn: int | None) -> list[OnTables]:
+        writes = [write(step.row, step.attempt, pushed=turn is not None)]
+        if self.notebook.followers is not None:
+            writes.append(rows.push(step.row, code(step.attempt)))
+        return writes
 
     def _commit(
         self, commit: Commit, parts: dict[ShardId, Part], ended: Callable[[Any], None]
@@ -329,8 +340,7 @@ class Exchanging(Worker):
         ended: Callable[[Any], None],
     ) -> None:
         for shard in chosen:
-            one = write(step.row, step.attempt, pushed=False)
-            self._writes.setdefault(shard, []).append(one)
+            self._writes.setdefault(shard, []).extend(self._writes_of(step, None))
         outcome = remembered(used, b"", step.value)
         self._closures.append((step.number, outcome))
         if len(self._closures) < 3:
