@@ -63,18 +63,20 @@ class EpochSource:
                 made.global_shuffle(self._shuffles)
         return made.iterator(state)
 
-    def check(self) -> None:
+    def check(self) -> Epochs | None:
         """Check that the dataset can be leased and has its files, before an epoch needs it.
 
-        Not of one in memory: that would load it now.
+        Not of one in memory, which would be loaded now; then None is returned.
 
         Raises
         ------
         ConfigurationError, DatasetError
             If it cannot, or has not.
         """
-        if not callable(self._dataset) and not isinstance(self._dataset, InMemoryDataset):
-            self._place(self._dataset, 1)
+        _check(self._dataset)  # no function of the epoch
+        if isinstance(self._dataset, InMemoryDataset):
+            return None
+        return self._place(self._dataset, 1)
 
     def whole(self) -> Epochs:
         """Return the dataset as it is, for closures that read whole splits."""

@@ -29,11 +29,11 @@ from psnb._src.training.epoch_progress import NO_PART, EpochProgress, FetchLines
 from psnb._src.training.epoch_source import EpochSource
 from psnb._src.training.history import EpochRow, TrainingHistory, loaded_rows, saved_rows
 from psnb._src.training.reported import MOST_KEPT
-from psnb._src.training.whole_splits import Results
+from psnb._src.training.whole_splits import Results, nothing_to_validate
 from psnb._src.utils.interrupts import Lock
 from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.text import error_text
-from psnb.errors import ConfigurationError, DatasetError
+from psnb.errors import ConfigurationError
 
 STATE = ("epoch", "rows", "iterator", "part")
 """The names in `TrainingHistory.state`."""
@@ -222,9 +222,7 @@ class TrainingRun:
         self._notify("on_epoch", row)
         self._save(last=self._done == self.epochs)
         if self.validate is not None and not examples:
-            raise DatasetError(  # late, so that the epoch is not lost
-                "validation=: the dataset yields no example; a filter may leave nothing"
-            )
+            raise nothing_to_validate()  # late, so that the epoch is not lost
 
     def _validation(self) -> Results:
         if self.validate is None:

@@ -29,8 +29,10 @@ from psnb._src.training.whole_splits import (
     Evaluation,
     Inference,
     Results,
+    has_elements,
     joined,
     merged_figures,
+    nothing_to_validate,
 )
 from psnb._src.utils.checks import check_instance, integer, period
 from psnb._src.utils.foreign_names import FixedAttributes
@@ -299,7 +301,9 @@ class Trainer(FixedAttributes):
         validated = None
         if validation is not None:
             validated = EpochSource(self.coordinator, validation, None)
-            validated.check()  # not after an epoch of hours
+            made = validated.check()  # not after an epoch of hours
+            if made is not None and not any(self._mapped(has_elements, made)):
+                raise nothing_to_validate()
         run = TrainingRun(
             self,
             self.coordinator,

@@ -30,7 +30,7 @@ from psnb._src.utils.ownership import owned
 from psnb._src.worker.context import entered, worker_context
 from psnb._src.worker.reports import ReportedStates
 from psnb._src.worker.taken import taken_in_vain
-from psnb.errors import ConfigurationError
+from psnb.errors import ConfigurationError, DatasetError
 
 
 def rows_of(element: Any) -> int:
@@ -71,6 +71,18 @@ class CountedRows(Iterator[Any]):
         self.rows += rows_of(element)
         self.batches += 1
         return element
+
+
+def has_elements(datasets: Sequence[Dataset], number: int) -> tuple[bool, list[Any]]:
+    """Return whether a split has any element, and what partitions it has read for the first."""
+    with datasets[number].iterator() as iterator:
+        found = any(True for _ in iterator)
+        return found, iterator.partitions()
+
+
+def nothing_to_validate() -> DatasetError:
+    """Return the error of a validation without examples."""
+    return DatasetError("validation=: the dataset yields no example; a filter may leave nothing")
 
 
 class SplitFigures(NamedTuple):

@@ -31,7 +31,7 @@ def test_pushes_whose_rows_are_gone_are_said_and_known_ones_are_not() -> None:
 
         wait_until(said, "it is said that the bound is too small")
         (message,) = said()
-        assert message.startswith("embedding 'small': max_rows=1,500 is too small: of the last 12,")
+        assert message.startswith("embedding 'small': max_rows=1,500 is too small: of the last ")
         assert large.statistics().missed == 0
         assert large.statistics().pushed == 24 * BATCH
         assert small.statistics().missed > 0.8 * small.statistics().pushed

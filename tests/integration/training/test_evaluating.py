@@ -191,11 +191,26 @@ def test_what_is_evaluated_does_not_stay_in_the_memory_of_workers(
     assert [each.statistics().examples for each in made if hasattr(each, "statistics")] == [0, 0]
 
 
-def test_validation_without_an_example_is_refused_once_the_epoch_is_kept(
-    coordinator: psnb.ClusterCoordinator,
+def nothing() -> data.Dataset:
+    return data.Dataset.range(20).filter(lambda number: False).batch(5)
+
+
+@pytest.mark.parametrize(
+    ("validation", "epochs"),
+    [
+        pytest.param(nothing(), 0, id="at once"),
+        pytest.param(
+            data.InMemoryDataset.of(data.Dataset.range(20).filter(lambda number: False), 5),
+            1,
+            id="once the epoch is kept, as it would have been loaded before",
+        ),
+    ],
+)
+def test_validation_without_an_example_is_refused(
+    coordinator: psnb.ClusterCoordinator, validation: Any, epochs: int
 ) -> None:
     trainer = psnb.Trainer(coordinator, lambda iterator: bool(next(iterator).any()))
-    nothing = data.Dataset.range(20).filter(lambda number: False).batch(5)
     with pytest.raises(DatasetError, match="the dataset yields no example"):
-        trainer.train_from_dataset(data.Dataset.range(20).batch(5), validation=nothing)
-    assert [row.batches for row in trainer.history.rows] == [4]
+        trainer.train_from_dataset(data.Dataset.range(20).batch(5), validation=validation)
+    assert coordinator.statistics().training is None or epochs
+    assert [row.batches for row in getattr(trainer.history, "rows", ())] == [4] * epochs
