@@ -119,6 +119,7 @@ def test_a_fork_server_that_is_replaced_forks_on_until_its_last_process_has_ende
     wait_until(lambda: not psutil.pid_exists(before.pid), "it has ended")
 
 
+@pytest.mark.second_tier("several clusters one after another")
 def test_random_numbers_are_those_of_each_process() -> None:
     for draw in (_of_python, _of_numpy):
         assert len({ask(draw) for _ in range(3)}) == 3
@@ -259,6 +260,9 @@ def test_a_fork_server_that_is_stopped_is_not_waited_for(
     wait_until(lambda: not psutil.Process(server).children(), "what it forked late has ended")
 
 
+@pytest.mark.second_tier(
+    "what a fork has is in the first tier: what the notebook has at that moment"
+)
 def test_libraries_that_the_notebook_has_imported_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +314,7 @@ dask.config.set({"distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": 2, "
 USERS = pytest.param(SETTING, marks=pytest.mark.second_tier("the same by another source"))
 
 
+@pytest.mark.second_tier("it looks at Dask's processes, of which versions change")
 @pytest.mark.parametrize("before", ["", USERS], ids=["by itself", "as the user says"])
 def test_what_dask_will_set_is_known_before_it_does(tmp_path: Path, before: str) -> None:
     done = run(tmp_path, before + SCRIPT)

@@ -96,6 +96,7 @@ def test_a_script_trains_and_workers_get_its_functions(tmp_path: Path, guarded: 
     assert [each for each in done.stderr.splitlines() if late not in each] == []
 
 
+@pytest.mark.second_tier("killed workers are in the first tier; so are scripts")
 @HOW
 def test_a_worker_that_is_killed_comes_back_in_a_script_without_a_guard(
     tmp_path: Path, how: str
@@ -177,6 +178,7 @@ client.close()
 """
 
 
+@pytest.mark.second_tier("processes that end are in the first tier in test_orphans.py")
 @HOW
 def test_python_collects_garbage_once_when_a_process_ends_and_writes_what_is_open(
     tmp_path: Path, how: str

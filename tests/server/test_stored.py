@@ -65,7 +65,9 @@ def test_signs_and_what_is_not_finite_stay(dtype: str) -> None:
 
 def test_what_is_too_large_for_float16_is_infinite_as_numpy_has_it() -> None:
     numbers = np.array([[65_504.0, 65_519.0, 65_520.0, -1e6, 1e38]], np.float32)
-    np.testing.assert_array_equal(put(numbers, "float16"), widened(rounded(numbers, np.dtype(np.float16))))
+    np.testing.assert_array_equal(
+        put(numbers, "float16"), widened(rounded(numbers, np.dtype(np.float16)))
+    )
 
 
 def test_numbers_of_a_row_are_rounded_independently() -> None:

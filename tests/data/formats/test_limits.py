@@ -72,6 +72,7 @@ def one_line(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.second_tier("it packs half a gigabyte; a line that is too long is in the first tier")
 @pytest.mark.parametrize("name", ["text", "criteo", "csv", "multi_slot"])
 def test_a_line_of_half_a_gigabyte_in_a_small_file_is_refused(name: str, one_line: Path) -> None:
     grown, said, counts = growth(FORMS[name], str(one_line), gzip.compress(GOOD[name]))
@@ -98,6 +99,7 @@ def test_a_line_of_multi_slot_of_all_that_is_allowed_takes_a_stated_multiple(
     assert grown < 12 * LIMIT
 
 
+@pytest.mark.second_tier("it reads a hundred megabytes")
 def test_floats_that_are_looked_at_one_by_one_take_little_more(tmp_path: Path) -> None:
     line = b"0 500000" + b" nan" * 500_000 + b"\n"
     path = write(tmp_path, line)

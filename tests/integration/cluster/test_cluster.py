@@ -159,6 +159,9 @@ def test_workers_from_the_command_line_have_names(command_line_cluster: str) -> 
             assert remote.fetch(DEADLINE) == name
 
 
+@pytest.mark.second_tier(
+    "a process of its own; scripts are in the first tier in tests/cluster/test_scripts.py"
+)
 def test_a_script_that_closes_nothing_ends_without_a_word() -> None:
     script = (
         "import psnb\nif __name__ == '__main__':\n"

@@ -53,6 +53,12 @@ KINDS: dict[str, Callable[[], Any]] = {
 }
 
 
+PERSISTED = pytest.param(
+    "persisted",
+    marks=pytest.mark.second_tier("partitions that are persisted go other ways here, too"),
+)
+
+
 def mixed(visits: psnb.Embedding) -> Callable[[Iterator[Any]], None]:
     """Return a step that counts rows, and wants those of several partitions in a batch."""
 
@@ -69,7 +75,7 @@ def ids_of(batch: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("how", ["persisted", "computed"])
+@pytest.mark.parametrize("how", [PERSISTED, "computed"])
 def test_an_epoch_uses_every_row_once(
     strategy: psnb.ParameterServerStrategy,
     coordinator: psnb.ClusterCoordinator,

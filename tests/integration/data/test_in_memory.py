@@ -352,6 +352,7 @@ def test_sources_that_shuffle_without_a_seed_are_the_same_each_time(kind: Kind) 
     assert found[0] == found[1]
 
 
+@pytest.mark.second_tier("it waits for a thread that loads slowly")
 def test_what_is_dropped_while_it_is_read_is_not_read_to_the_end() -> None:
     go_on, read = threading.Event(), []
 

@@ -120,6 +120,9 @@ def test_a_worker_that_goes_in_a_shuffle_costs_nothing(ending: Any) -> None:
     assert numbers(visits, COUNT) == [1] * COUNT
 
 
+@pytest.mark.second_tier(
+    "a worker that is killed while it loads, and in an epoch, is in the first tier"
+)
 def test_a_worker_that_is_killed_while_it_takes_up_examples_costs_nothing(
     whole: Client,
 ) -> None:

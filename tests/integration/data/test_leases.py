@@ -407,6 +407,7 @@ def test_a_step_that_takes_less_when_it_runs_again_leaves_the_rest_to_others(
         assert numbers(visits, 20) == [1] * 20
 
 
+@pytest.mark.second_tier("a worker that is killed in the middle of an epoch is in the first tier")
 def test_a_worker_that_is_killed_within_a_run_costs_no_example_and_doubles_none(
     whole: Client, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def test_an_epoch_over_many_files_goes_on_from_its_state(
         more.iterator(state)
 
 
+@pytest.mark.second_tier("a worker that is killed in the middle of an epoch is in the first tier")
 def test_a_worker_that_is_killed_within_a_split_of_files_costs_none_and_doubles_none(
     whole: Client, parts: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -239,6 +239,7 @@ with psnb.connect(sys.argv[1]) as client:
 """
 
 
+@pytest.mark.second_tier("it waits for several timeouts; frozen servers are in the first tier")
 @on_both("started")
 def test_a_notebook_that_was_frozen_itself_gives_no_server_up(whole: Client) -> None:
     notebook = subprocess.Popen(

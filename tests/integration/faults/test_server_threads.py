@@ -113,6 +113,7 @@ def doors(pair: Client, tmp_path: Path) -> Iterator[Doors]:
     made.strategy.close()
 
 
+@pytest.mark.second_tier("all doors of a cluster once, for threads that none of them starts")
 def test_no_thread_is_started_whatever_servers_are_asked_for(doors: Doors) -> None:
     servers = list(doors.strategy.server_addresses)
     doors.client.run(record, workers=servers)

@@ -124,6 +124,7 @@ def keras_data() -> tuple[dict[str, np.ndarray], np.ndarray]:
     return {"ids": ids, "x": x}, (ids[:, :1] % 2).astype(np.float32)
 
 
+@pytest.mark.second_tier("a module of torch that goes on is in the first tier")
 def test_a_keras_model_fits_on_from_the_epoch_of_a_checkpoint(
     cluster: Client, tmp_path: Path
 ) -> None:
@@ -172,6 +173,7 @@ def test_a_checkpoint_that_knows_no_models_has_none_to_adopt(
         psnb.torch.distribute(Layers("a"), resumed.strategy, dense=psnb.SGD(0.1))
 
 
+@pytest.mark.second_tier("a module of torch that goes on is in the first tier")
 def test_metrics_of_keras_do_not_keep_a_checkpoint_from_fitting(
     cluster: Client, tmp_path: Path
 ) -> None:

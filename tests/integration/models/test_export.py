@@ -106,6 +106,9 @@ def test_the_demo_predicts_alone_what_the_cluster_predicts(
     np.testing.assert_allclose(found, forward(vars(TEST)), rtol=0, atol=1e-6)
 
 
+@pytest.mark.second_tier(
+    "saves while closures run are in the first tier, of which an export is one"
+)
 def test_an_export_while_closures_run_is_whole_and_of_its_time(
     coordinator: psnb.ClusterCoordinator, trained: Any, tmp_path: Path
 ) -> None:

@@ -420,6 +420,7 @@ def test_a_step_is_described_before_there_is_one(small: psnb.keras.DistributedKe
     assert (told[0].name, told[-1].name) == ("pull", "push")
 
 
+@pytest.mark.second_tier("Keras's callbacks are in the first tier in test_keras_callbacks.py")
 def test_callbacks_steer_restore_and_stop(
     small: psnb.keras.DistributedKeras, tmp_path: Path
 ) -> None:

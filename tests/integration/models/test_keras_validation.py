@@ -131,6 +131,7 @@ class Unused(keras.layers.Layer):
         return x * self.used
 
 
+@pytest.mark.second_tier("the validation beside Keras's is in the first tier")
 def test_a_weight_that_is_not_used_is_as_keras_leaves_it(cluster: Client) -> None:
     def made() -> keras.Model:
         x = keras.Input((3,))

@@ -69,6 +69,7 @@ def slowing(index: int, folder: Path) -> Callable[[psnb.ClusterCoordinator], Bet
     return when_all_are_there
 
 
+@pytest.mark.second_tier("a worker that goes in the middle is in the first tier")
 def test_it_is_the_same_whichever_worker_is_slow(cluster: Client, tmp_path: Path) -> None:
     found = [trained(cluster, slowing(index, tmp_path / str(index))) for index in (0, 1)]
     assert found[0] == found[1]
@@ -128,6 +129,9 @@ def test_rounds_are_full_also_with_fewer_parts_than_lanes(
         assert rounds.read() == -(-rows // 4)
 
 
+@pytest.mark.second_tier(
+    "each moment of a round; a worker that goes in the middle is in the first tier"
+)
 def test_a_background_save_at_any_moment_ends_no_round_early(
     cluster: Client, tmp_path: Path
 ) -> None:
@@ -167,6 +171,7 @@ def test_a_background_save_at_any_moment_ends_no_round_early(
             each.join()
 
 
+@pytest.mark.second_tier("a worker that goes in the middle is in the first tier")
 # Last: it closes clusters of this process, after which closures of others cannot read ahead.
 def test_it_is_the_same_with_other_numbers_of_workers(cluster: Client) -> None:
     found = [trained(cluster, round_size=3)]

@@ -163,7 +163,15 @@ def sequence_model() -> keras.Model:
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype:UserWarning")
-@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight"])
+@pytest.mark.parametrize(
+    "reduction",
+    [
+        "sum_over_batch_size",
+        pytest.param(
+            "mean_with_sample_weight", marks=pytest.mark.second_tier("another way to weigh")
+        ),
+    ],
+)
 def test_keras_weighs_by_what_its_loss_counts(cluster: Client, reduction: str) -> None:
     """Batches of 8, 8 and 3 with other numbers of masked steps: rounds of 16 and of 3."""
     rng = np.random.default_rng(0)

@@ -242,6 +242,7 @@ def test_a_client_closed_before_its_strategy_leaves_the_parameters(cluster_file:
         found.close()
 
 
+@pytest.mark.second_tier("owners that died are in the first tier; frozen servers, too")
 def test_a_frozen_owner_that_wakes_up_writes_nothing_any_more(
     client: Client, cluster_file: str, tmp_path: Path
 ) -> None:
@@ -261,6 +262,9 @@ def test_a_frozen_owner_that_wakes_up_writes_nothing_any_more(
         strategy.close()
 
 
+@pytest.mark.second_tier(
+    "it waits for the retention; test_layout_registry.py has what the scheduler does"
+)
 def test_a_strategy_without_an_owner_is_freed_after_its_retention(
     client: Client, cluster_file: str
 ) -> None:
@@ -359,6 +363,7 @@ def test_one_of_two_who_attach_at_once_becomes_the_owner(client: Client, cluster
         attached.strategy.close()
 
 
+@pytest.mark.second_tier("notebooks that are killed are in the first tier")
 def test_a_process_that_ends_in_good_order_leaves_the_parameters_too(
     client: Client, cluster_file: str
 ) -> None:

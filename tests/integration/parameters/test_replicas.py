@@ -23,7 +23,17 @@ from tests.integration.helpers import frozen
 TERMINATED = [EventKind.SERVER_RETIRING, EventKind.SERVER_RETIRED]
 KILLED = [EventKind.SERVER_LOST, EventKind.SHARDS_TAKEN_OVER]
 LOSSES = pytest.mark.parametrize(
-    ("lose", "told"), [(terminate, TERMINATED), (kill, KILLED)], ids=["graceful", "abrupt"]
+    ("lose", "told"),
+    [
+        pytest.param(
+            *(terminate, TERMINATED),
+            marks=pytest.mark.second_tier(
+                "servers that are asked to end: test_preemption_notice.py"
+            ),
+            id="graceful",
+        ),
+        pytest.param(kill, KILLED, id="abrupt"),
+    ],
 )
 
 
@@ -159,6 +169,7 @@ def _freeze_a_server(client: Client) -> None:
         counter.require_all()
 
 
+@pytest.mark.second_tier("frozen servers are in the first tier in faults/test_server_faults.py")
 def test_a_server_that_froze_is_replaced_and_changes_nothing_when_it_wakes(whole: Client) -> None:
     _freeze_a_server(whole)
 

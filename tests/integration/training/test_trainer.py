@@ -329,6 +329,7 @@ def test_checkpoints_in_the_middle_of_an_epoch_lack_and_double_no_example(
     assert numbers(visits, 1200) == [1] * 1200
 
 
+@pytest.mark.second_tier("checkpoints in the middle of an epoch are in the first tier")
 def test_checkpoints_are_saved_every_so_many_batches(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
 ) -> None:

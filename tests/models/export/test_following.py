@@ -299,6 +299,9 @@ def test_one_that_is_removed_while_it_is_read_gives_way_to_the_next(
     assert_predicts(model, run.expected())
 
 
+@pytest.mark.second_tier(
+    "following is in the first tier, and leases of checkpoints in tests/checkpoint"
+)
 def test_a_checkpoint_in_use_is_not_removed(run: Run, tmp_path: Path) -> None:
     manager = run.manager(tmp_path / "run", keep=1)
     model = run.model(tmp_path / "m", manager)

@@ -230,18 +230,37 @@ def test_routines_of_matrices_of_the_batch_are_refused_when_it_is_exported(tmp_p
         psnb.export(tmp_path / "m", forward, example=BATCH)
 
 
+OTHER_ROUTINE = pytest.mark.second_tier("a routine of LAPACK: another one is in the first tier")
+
+
 @pytest.mark.parametrize(
     "what",
     [
         lambda x: jnp.linalg.qr(jnp.eye(3) + x[0, 0])[0].sum(),
-        lambda x: jnp.linalg.svd(jnp.eye(3, 2) + x[0, 0])[1].sum(),
-        lambda x: jnp.linalg.svd(jnp.eye(3, 2) + x[0, 0], full_matrices=False)[0].sum(),
-        lambda x: jnp.linalg.svd(jnp.eye(3, 2) + x[0, 0], compute_uv=False).sum(),
-        lambda x: jnp.linalg.qr(jnp.eye(3, 2) + 1j * x[0, 0], "complete")[0].real.sum(),
-        lambda x: jnp.linalg.eigh(jnp.eye(3) + x[0, 0])[0].sum(),
-        lambda x: jnp.linalg.inv(jnp.stack([jnp.eye(3) + x[0, 0]] * 2)).sum(),
-        lambda x: jnp.linalg.inv(jnp.eye(3) + x[0, 0]).sum(),
-        lambda x: jnp.linalg.cholesky(jnp.eye(3) + x[0, 0] ** 2).sum(),
+        pytest.param(
+            lambda x: jnp.linalg.svd(jnp.eye(3, 2) + x[0, 0])[1].sum(), marks=OTHER_ROUTINE
+        ),
+        pytest.param(
+            lambda x: jnp.linalg.svd(jnp.eye(3, 2) + x[0, 0], full_matrices=False)[0].sum(),
+            marks=OTHER_ROUTINE,
+        ),
+        pytest.param(
+            lambda x: jnp.linalg.svd(jnp.eye(3, 2) + x[0, 0], compute_uv=False).sum(),
+            marks=OTHER_ROUTINE,
+        ),
+        pytest.param(
+            lambda x: jnp.linalg.qr(jnp.eye(3, 2) + 1j * x[0, 0], "complete")[0].real.sum(),
+            marks=OTHER_ROUTINE,
+        ),
+        pytest.param(lambda x: jnp.linalg.eigh(jnp.eye(3) + x[0, 0])[0].sum(), marks=OTHER_ROUTINE),
+        pytest.param(
+            lambda x: jnp.linalg.inv(jnp.stack([jnp.eye(3) + x[0, 0]] * 2)).sum(),
+            marks=OTHER_ROUTINE,
+        ),
+        pytest.param(lambda x: jnp.linalg.inv(jnp.eye(3) + x[0, 0]).sum(), marks=OTHER_ROUTINE),
+        pytest.param(
+            lambda x: jnp.linalg.cholesky(jnp.eye(3) + x[0, 0] ** 2).sum(), marks=OTHER_ROUTINE
+        ),
         lambda x: jax.lax.approx_max_k(jnp.arange(8.0) * x[0, 0], 2)[0].sum(),
         lambda x: jax.scipy.linalg.solve_triangular(jnp.eye(3) + x[0, 0], jnp.ones(3)).sum(),
         lambda x: jax.random.normal(jax.random.key(0), (3,)).sum(),

@@ -352,7 +352,10 @@ class PaddedEncoder(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
-@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize(
+    "norm_first",
+    [pytest.param(False, marks=pytest.mark.second_tier("the same with norms elsewhere")), True],
+)
 def test_an_encoder_gives_for_padding_what_the_model_gives(
     tmp_path: Path, norm_first: bool
 ) -> None:

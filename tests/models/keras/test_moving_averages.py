@@ -122,6 +122,9 @@ def test_late_steps_are_averaged_with_what_is_there_when_they_come(scale: float)
     assert np.isfinite(found.program.predict(data[0][0])).all()
 
 
+@pytest.mark.second_tier(
+    "steps that are not late are in the first tier; late ones with a known state, too"
+)
 def test_late_steps_set_unknown_state_to_what_they_have_computed() -> None:
     plain = model(Running())
     found = nets.compiled(plain, loss="mse")
