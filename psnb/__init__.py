@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue
     from psnb._src.coordinator.coordinator import ClusterCoordinator
     from psnb._src.coordinator.resume import Attached, CheckpointManager, Resumed, attach, resume
+    from psnb._src.coordinator.rewinding import Mark
     from psnb._src.coordinator.values import PerWorkerValues
     from psnb._src.models.export.loaded import LoadedModel, load_model
     from psnb._src.models.export.writing import export
@@ -133,6 +134,7 @@ __all__ = [
     "Lion",
     "LoadedModel",
     "MLflow",
+    "Mark",
     "MaxSize",
     "MetricStatistics",
     "MinSize",
@@ -205,6 +207,7 @@ _PLACES = {
     "coordinator.closures.remote_value": ("ClosureStatus", "RemoteValue"),
     "coordinator.closures.completion": ("as_completed",),
     "coordinator.coordinator": ("ClusterCoordinator",),
+    "coordinator.rewinding": ("Mark",),
     "coordinator.values": ("PerWorkerValues",),
     "models.export.loaded": ("LoadedModel", "load_model"),
     "models.export.writing": ("export",),

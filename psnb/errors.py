@@ -20,6 +20,7 @@
     │   ├── OwnershipLostError      no one's: another process has taken the strategy over
     │   └── SchedulerLostError      the scheduler's: it has ended, with all workers and servers
     ├── CheckpointError             a checkpoint that cannot be written, found or loaded
+    │   └── StaleMarkError          no one's: a server does not have a mark any more
     ├── DatasetError                a dataset's source
     ├── ExportError                 an exported model that cannot be written, found or loaded
     ├── PlatformError               the system's: psnb does not run on it (also an ImportError)
@@ -135,6 +136,13 @@ class SchedulerLostError(CoordinatorClosedError):
 
 class CheckpointError(PsnbError):
     """A checkpoint cannot be written, found or loaded."""
+
+
+class StaleMarkError(CheckpointError):
+    """A mark cannot be gone back to: a server that had it was lost or has left, or ran short.
+
+    Nothing was changed. Go back to a checkpoint.
+    """
 
 
 class DatasetError(PsnbError):

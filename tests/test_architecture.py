@@ -44,7 +44,7 @@ PUBLIC = [
     *("LoadedModel", "export", "hash_ids", "load_model"),
     *("CheckpointManager", "ClosureStatus", "ClusterCoordinator", "Constant"),
     *("Embedding", "Event", "EventKind", "FixedShards", "Initializer", "InputContext"),
-    *("MaxSize", "MetricStatistics", "MinSize", "Normal"),
+    *("Mark", "MaxSize", "MetricStatistics", "MinSize", "Normal"),
     *("Optimizer", "OutputLine", "ParameterServerStrategy", "PerWorkerValues", "RemoteValue"),
     "Statistics",
     *("Resumed", "resume"),

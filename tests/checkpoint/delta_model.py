@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,10 @@ class Model:
         taken = TableSnapshots(self.servers, self.parameters(), lambda: self.servers.servers, since)
         self.meanwhile()
         return taken
+
+    def moment(self) -> AbstractContextManager[None]:
+        """Nobody else saves or restores here."""
+        return nullcontext()
 
     def settled(self) -> bool:
         """No server takes the place of another here."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,9 @@ class Strategy:
         taken = [(n, p.shards.describe(), None, p.states()) for n, p in self.made.items()]
         self.taken.append(InHand(taken, meanwhile))
         return self.taken[-1]
+
+    def moment(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def settled(self) -> bool:
         return self.settles()

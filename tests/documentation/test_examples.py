@@ -956,11 +956,15 @@ def test_from_torchrec(anew: Namespace) -> None:
 
 
 def test_saving_and_restoring(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
-    users = given["strategy"].embedding("users", 2)
+    users = given["strategy"].embedding("users", 2, optimizer=psnb.Adagrad(0.1))
     row = users.lookup([3])
     run(given, "# Save, and restore")
     assert capsys.readouterr().out == "monday ckpt-000001\n"
     assert (users.lookup([3]) == row).all()
+    given |= {"users": users, "step": lambda n: users.push([3], np.ones((1, 2), np.float32))}
+    run(given, "# Try another rate, and take it back")
+    assert (users.lookup([3]) == row).all()
+    assert users.optimizer.learning_rate == 0.1
     run(given, "# Nine of ten saves are deltas")
     assert given["deltas"].save().name == "ckpt-000001"
 

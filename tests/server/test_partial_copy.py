@@ -5,8 +5,8 @@ from __future__ import annotations
 import fsspec
 import pytest
 
-from psnb._src.server import partial_copy
-from psnb._src.server.partial_copy import PartialCopy
+from psnb._src.server.files import partial_copy
+from psnb._src.server.files.partial_copy import PartialCopy
 from psnb._src.utils.paths import RemotePath
 
 

@@ -31,7 +31,7 @@ from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.saved_files import FilePart, SealedPart
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.server.tables.table import Table
-from psnb._src.server.writing import TableWriting
+from psnb._src.server.files.writing import TableWriting
 from psnb.errors import CheckpointError, ServerMemoryError
 from tests.conftest import wait_until
 from tests.server.pair import Pair, now

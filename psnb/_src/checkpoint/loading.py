@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from psnb._src.checkpoint.manifest import differences
@@ -46,6 +46,8 @@ class Checkpoint:
         Which parameters `load` loads, and which do not fit.
     complete : bool
         Whether `load` loads all parameters that are needed later, each by its name.
+    optimizers : mapping of str to mapping or None
+        By the names of parameters now, their optimizers when it was saved, described.
 
     Raises
     ------
@@ -80,6 +82,7 @@ class Checkpoint:
             if text := "; ".join(found) or moved(name, entry.name):
                 different[name] = text
         self._parts = {name: part for name, part in both.items() if name not in different}
+        self.optimizers = {name: entry.optimizer for name, (entry, _) in self._parts.items()}
         self.complete = self._parts.keys() == needed.keys() and all(
             entry.name == name for name, (entry, _) in self._parts.items()
         )
@@ -116,7 +119,14 @@ class Checkpoint:
         self._files.check()
 
     def load(self, only: frozenset[int] | None = None) -> None:
+        """Load all as `loading` does."""
+        for _ in self.loading(only):
+            pass
+
+    def loading(self, only: frozenset[int] | None = None) -> Iterator[list[str]]:
         """Load the saved state into the parameters that were chosen.
+
+        Yields which of them come next. Before the first, nothing is changed.
 
         Parameters
         ----------
@@ -139,6 +149,7 @@ class Checkpoint:
         done: list[str] = []
         group = next(loading, [])  # nothing is changed yet
         while group:
+            yield group
             try:
                 coming = next(loading, [])
             except BaseException as error:  # whatever ends it: the note says what is loaded

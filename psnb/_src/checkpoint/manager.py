@@ -198,7 +198,8 @@ class FolderManager(FixedAttributes):
             with in_use(self._folder, None if deep else self._base) as base:
                 self._strategy.prepare_snapshots()
                 began = time.monotonic()
-                with nullcontext() if self._barrier is None else self._barrier(timeout):
+                held = nullcontext() if self._barrier is None else self._barrier(timeout)
+                with held, self._strategy.moment():
                     every = list(dict.fromkeys([*more, *self._more]))
                     content, run = self._content(metadata, every), self._run()
                     since = {} if base is None else base.known.marks
@@ -284,7 +285,8 @@ class FolderManager(FixedAttributes):
             before, self._restored = self._restored, ended
         try:
             before.wait()
-            saved.load()
+            with self._strategy.moment():
+                saved.load()
         except Exception as error:  # no caller sees what ends it after an interrupt
             if caller_gone.is_set():
                 logger.warning("%r is restored in part: %s", str(saved.path), error)

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from psnb._src.checkpoint.manifest import KEPT, MANIFEST, Manifest, read_manifest
-from psnb._src.server.partial_copy import PartialCopy
+from psnb._src.server.files.partial_copy import PartialCopy
 from psnb._src.utils.paths import AnyPath, RemotePath
 from psnb.errors import CheckpointError
 

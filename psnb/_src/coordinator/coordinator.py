@@ -8,6 +8,7 @@ another one is blocked in ``join``. One that is no longer referenced is ended by
 from __future__ import annotations
 
 import math
+import os
 import time
 import weakref
 from collections import deque
@@ -26,6 +27,7 @@ from psnb._src.coordinator.datasets.epoch import run_epoch
 from psnb._src.coordinator.datasets.leased import LeasedDataset, LeasedIterator
 from psnb._src.coordinator.datasets.partitioned import PartitionedDataset, make_dataset_of
 from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.rewinding import Mark, mark, rewind
 from psnb._src.coordinator.scheduling.leases import Progress
 from psnb._src.coordinator.settings import DEFAULT_QUEUE_SIZE, Settings
 from psnb._src.coordinator.timeouts import DRAIN, HEARTBEAT, StartDelay, Timeouts
@@ -887,6 +889,93 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
             If a server is gone.
         """
         return self._core.saving.save()
+
+    def mark(self, metadata: Mapping[str, Any] | None = None, timeout: float | None = None) -> Mark:
+        """Mark all parameters as they are, to go back there with `rewind`; costs no file.
+
+        As for a checkpoint, running closures have their effect first, and others are held for a
+        moment. The servers keep what changes from then on as it was, in their memory: at most as
+        much as the parameters take. If there is no memory left for that, the mark is lost rather
+        than an update. So is the part of a server that is lost, unless its replica was complete at
+        that moment, and of one whose shards move.
+
+        Parameters
+        ----------
+        metadata : mapping, optional
+            Kept with it: ``{"epoch": iterator.state()}``, for example. A `Trainer` that trains
+            keeps its own place.
+        timeout : float, optional
+            Seconds to wait at most for the closures that run.
+
+        Returns
+        -------
+        Mark
+            Ends with ``mark.drop()``, or when nothing refers to it. There are eight at most.
+
+        Raises
+        ------
+        ConfigurationError
+            If there are eight.
+        ServerMemoryError, ServerLostError
+            If a server has no memory, or is gone.
+        TimeoutError
+            If closures run for longer; there is no mark.
+
+        Examples
+        --------
+        >>> mark = coordinator.mark()
+        >>> weights.optimizer.learning_rate = 0.5  # and train: is that better?
+        >>> coordinator.rewind(mark)
+        {}
+        """
+        return mark(self._core, metadata, timeout)
+
+    def rewind(
+        self,
+        to: Mark | str | os.PathLike[str] | None = None,
+        timeout: float | None = None,
+    ) -> Mapping[str, Any] | None:
+        """Have all parameters go back to a mark or a checkpoint; what is queued goes on from there.
+
+        Values, optimizers' state, steps and hyperparameters are as they were; rows that came since
+        are gone, and rows that have left are back. Parameters that were made since a mark stay as
+        they are. A `Trainer` that trains goes back to the batch where it was, if the mark was made
+        while it trained, or the checkpoint is of a trainer with the same dataset; else it goes on
+        where it is.
+
+        Closures that run have their effect first, which is taken back with all others since then;
+        those that are queued run afterwards, each once. An effect that was taken back never comes
+        again. Epochs of `run_epoch` go on where they are.
+
+        Parameters
+        ----------
+        to : Mark, str or os.PathLike, optional
+            Where to; by default the newest mark or checkpoint. Any mark may be gone back to, in
+            any order, any number of times.
+        timeout : float, optional
+            Seconds to wait at most for the closures that run.
+
+        Returns
+        -------
+        mapping or None
+            The metadata of the mark, or the `Restored` of the checkpoint. In a callback of a
+            trainer None: it is done when the callback has returned.
+
+        Raises
+        ------
+        StaleMarkError
+            If a server does not have the mark any more; nothing was changed.
+        CheckpointError
+            If there is no checkpoint, or it is damaged or does not fit; nothing was changed.
+        ServerMemoryError
+            If a server has no memory for it; nothing was changed.
+        ServerLostError
+            If a server is lost meanwhile that has no replica. All parameters are lost then, rather
+            than some of them rewound: ``strategy.recover(checkpoint)`` brings them back.
+        TimeoutError
+            If closures run for longer; nothing was changed.
+        """
+        return rewind(self._core, to, timeout)
 
     def set_learning_rate(self, parameter: str, value: LearningRate) -> None:
         """Set the learning rate of a parameter's optimizer, from the next update on.

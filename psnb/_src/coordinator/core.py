@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.cluster.resizing import cannot_add
@@ -73,6 +73,22 @@ _LAST_SAVE_WAIT = 10.0
 """Seconds that closures get to end when a last server is about to."""
 
 _labels = Labels()
+
+
+class Training(Protocol):
+    """What trains epochs in a thread of its own."""
+
+    def stop(self, reason: str) -> object:
+        """Ask it to end; returns at once."""
+
+    def place(self) -> Mapping[str, Any]:
+        """Return where it is, to continue from there."""
+
+    def at_rest(self, go: Callable[..., Mapping[str, Any]]) -> Mapping[str, Any] | None:
+        """Call what rewinds while it rests, and continue from where that was; return the result.
+
+        In its own thread that comes later, and None is returned.
+        """
 
 
 class CoordinatorCore:
@@ -176,7 +192,8 @@ class CoordinatorCore:
         self._elapsed: float | None = None  # when it was closed
         # What trains, the outermost first, and how to stop it; one call each adds, removes or
         # copies, atomically.
-        self._trainings: dict[TrainingClock, Callable[[], object] | None] = {}
+        self._trainings: dict[TrainingClock, Training | None] = {}
+        self.marked: Callable[[], Any] = lambda: None  # returns the last mark, as long as it lives
         self._interrupted = False  # training, while closures ran
         self._clock = TrainingClock()  # the present one's, or the last one's
         self._last_workers: tuple[WorkerStatistics, ...] | None = None  # when it was closed
@@ -445,13 +462,12 @@ class CoordinatorCore:
         return path
 
     @contextmanager
-    def training(
-        self, clock: TrainingClock, stop: Callable[[], object] | None = None
-    ) -> Iterator[None]:
+    def training(self, clock: TrainingClock, run: Training | None = None) -> Iterator[None]:
         """Show how far training is while the block runs, and at its end where it has ended.
 
-        Views may ``stop`` it, which returns immediately. If an earlier one was interrupted while
-        closures ran, they end first, and what they raise is logged: it is not this one's.
+        Views may stop it, if a ``run`` is given, and it goes back with the parameters. If an
+        earlier one was interrupted while closures ran, they end first, and what they raise is
+        logged: it is not this one's.
         """
         if self._interrupted:
             try:
@@ -463,7 +479,7 @@ class CoordinatorCore:
             self._interrupted = False
         try:
             with uninterrupted:
-                self._trainings[clock] = stop
+                self._trainings[clock] = run
                 self._clock = next(iter(self._trainings.copy()))
             yield
         except KeyboardInterrupt:
@@ -502,9 +518,16 @@ class CoordinatorCore:
 
     def stop_training(self) -> None:
         """End the training of all trainers when what runs has ended; returns at once."""
-        for stop in self._trainings.copy().values():
-            if stop is not None:
-                stop()
+        for each in self.trained():
+            each.stop("stopped by a view")
+
+    def trained(self) -> list[Training]:
+        """Return what trains and can be stopped."""
+        return [each for each in self._trainings.copy().values() if each is not None]
+
+    def training_places(self) -> dict[Training, Mapping[str, Any]]:
+        """Return where what trains is, while no closure runs."""
+        return {each: each.place() for each in self.trained()}
 
 
 def _note(

@@ -89,6 +89,8 @@ class EventKind(enum.Enum):
     """A checkpoint was saved automatically."""
     CHECKPOINT_FAILED = "checkpoint failed"
     """One that was due cannot be saved; it is tried again, and success is an event, too."""
+    REWOUND = "rewound"
+    """All parameters went back to a mark or a checkpoint."""
     COMMAND_GIVEN = "command given"
     """Somebody used a control of a live view."""
     COORDINATOR_CLOSED = "coordinator closed"

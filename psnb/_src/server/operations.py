@@ -188,6 +188,46 @@ class FinishReplica(ShardOperation, frozen=True):
     ended: EndRound | None
 
 
+class SetMark(ShardOperation, frozen=True):
+    """Marks all tables as they are now, unless there is this mark; see `psnb._src.server.marks`."""
+
+    mark: str
+
+
+class DropMark(ShardOperation, frozen=True):
+    """Drops a mark, if it is there."""
+
+    mark: str
+
+
+class DescribeMark(ShardOperation, frozen=True):
+    """Asks for what is to be loaded to go back to a mark: a `DescribedMark`."""
+
+    changes: ClassVar[bool] = False
+
+    mark: str
+
+
+class MarkedTable(Message, frozen=True):
+    """What is to be loaded into a table: how many rows, and how many ids are to lose theirs.
+
+    If it is ``whole``, all rows that are there go first.
+    """
+
+    rows: int
+    removed: int
+    row_nbytes: int
+    tail: Segment
+    whole: bool
+
+
+class DescribedMark(Message, frozen=True):
+    """The tables of a mark, and the key by which `PutSaved` and `RemoveSaved` read it."""
+
+    key: str
+    tables: Mapping[str, MarkedTable]
+
+
 class CommitParts(ShardOperation, frozen=True):
     """Makes a commit on several shards of a server, if that can be done in one step.
 

@@ -19,11 +19,11 @@ from psnb._src.placement.status import Role, ServerStatus
 from psnb._src.server import operations as ops
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.disk import DiskSpace
-from psnb._src.server.file_work import FileWork
+from psnb._src.server.files.file_work import FileWork
 from psnb._src.server.making import build, unpacked
 from psnb._src.server.memory import refusal
 from psnb._src.server.messages import Done, Failed, Moved, PendingReply, ServerAnswer
-from psnb._src.server.reading import FileChecking
+from psnb._src.server.files.reading import FileChecking
 from psnb._src.server.replication import DEPOSED, DONE, Connect, HostedShard
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.snapshots import OpenSnapshots, PreallocatedPages, chunks_wanted
@@ -35,7 +35,7 @@ from psnb._src.server.tables.operations import (
     TableRead,
 )
 from psnb._src.server.tables.table import Table
-from psnb._src.server.writing import Soon, TableWriting
+from psnb._src.server.files.writing import Soon, TableWriting
 from psnb._src.utils.process_memory.room import room
 from psnb._src.utils.standby import StandbyThreads
 from psnb._src.utils.text import text_of
@@ -138,6 +138,9 @@ class Host:
         if not isinstance(change, ops.ReadsFiles):
             return operation
         assert isinstance(operation, ops.OnShard)
+        hosted = self._hosted.get(operation.shard)
+        if hosted is not None and hosted.shard.reading_mark(change.restore) is not None:
+            return operation  # read where tables are changed
         work = self._work.get(change.restore)
         if change.unread or not isinstance(work, FileChecking):
             raise CheckpointError(
@@ -186,6 +189,10 @@ class Host:
                 return self._snapshots.read(name, start, stop)
             case ops.ReleaseSnapshot(name):
                 return self._snapshots.release(name)
+            case ops.ReadsFiles(restore=key):
+                mark = hosted.shard.reading_mark(key)
+                assert mark is not None  # `read_here` has found it
+                return self._run(hosted, mark.read_here(operation), reply)
         return self._run(hosted, operation, reply)
 
     def _run(self, hosted: HostedShard, operation: ShardOperation, reply: PendingReply) -> Any:

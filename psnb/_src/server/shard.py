@@ -16,6 +16,7 @@ import numpy as np
 from psnb._src.server import operations as ops
 from psnb._src.server.commit_log import Commit, CommitLog, CommitRecord, CommitState, LogEntry, Part
 from psnb._src.server.making import build
+from psnb._src.server.marks import MOST_MARKS, Mark
 from psnb._src.server.memory import refusal
 from psnb._src.server.rounds import square_norm
 from psnb._src.server.tables.checks import forms
@@ -34,7 +35,12 @@ from psnb._src.server.tables.operations import (
 )
 from psnb._src.server.tables.table import ReservedWrite, Table, with_rates
 from psnb._src.utils.range_set import Bounds
-from psnb.errors import ConfigurationError, InternalError, OwnershipLostError
+from psnb.errors import (
+    ConfigurationError,
+    InternalError,
+    OwnershipLostError,
+    StaleMarkError,
+)
 
 _COMMITS = (ops.CommitPart, ops.PreparePart)
 
@@ -58,6 +64,7 @@ class ParameterShard:
         self._leaving: set[str] = set()  # tables of which rows leave
         self.log = CommitLog()
         self.ended: ops.EndRound | None = None  # the end of the latest round
+        self._marks: dict[str, Mark] = {}
 
     def run(self, operation: ShardOperation) -> Any:
         match operation:
@@ -83,7 +90,15 @@ class ParameterShard:
                 return ops.ClosedLog(self.log.close_to_all(), self.ended, rounds.held())
             case ops.OpenLog():
                 self.log, self.ended = CommitLog(self.log.version), None
+                for mark in list(self._marks):  # those of the owner before
+                    self._drop_mark(mark)
                 return None
+            case ops.SetMark(mark):
+                return self._set_mark(mark)
+            case ops.DropMark(mark):
+                return self._drop_mark(mark)
+            case ops.DescribeMark(mark):
+                return self._marked(mark).describe(self._tables)
             case ops.SquareNorms():
                 return self._square_norms(operation)
             case ops.EndRound():
@@ -216,6 +231,33 @@ class ParameterShard:
         if others:
             raise InternalError(f"{self.name}: an operation of one table names {len(names)}")
         return table
+
+    def reading_mark(self, key: str) -> Mark | None:
+        """Return the mark that was described by this key last; None if it is not here."""
+        return next((each for each in self._marks.values() if each.key == key), None)
+
+    def _set_mark(self, name: str) -> None:
+        if name in self._marks:
+            return  # sent again, because the answer was lost: the moment of the first counts
+        if len(self._marks) >= MOST_MARKS:
+            raise ConfigurationError(
+                f"{self.name} has {MOST_MARKS} marks, of which each takes note of every change: "
+                "drop one first: mark.drop()"
+            )
+        self._marks[name] = Mark(self._tables, self.name)
+
+    def _marked(self, name: str) -> Mark:
+        if (found := self._marks.get(name)) is None:
+            raise StaleMarkError(
+                f"{self.name} has no such mark: its server came since, in place of one that was "
+                "lost or left, or the mark was dropped. Nothing was changed. Go back to a "
+                "checkpoint"
+            )
+        return found
+
+    def _drop_mark(self, name: str) -> None:
+        if (found := self._marks.pop(name, None)) is not None:
+            found.close()
 
     def _all(self, names: Sequence[str]) -> list[Table]:
         if not names:

@@ -7,7 +7,8 @@ rows copies all unread rows, and so does the update of a variable as a whole: in
 `PreallocatedPages`, if they were asked for in advance.)
 
 It is read in one of two ways: in segments of rows, of which the last may be asked for once more; or
-array by array, as files have them.
+array by array, as files have them. A mark (`psnb._src.server.marks`) reads it again and again: what
+was read is kept then, too.
 
 Not thread-safe; the server's one thread is its only user.
 """
@@ -199,6 +200,11 @@ class Snapshot(Watcher):
             self._read_to, self._last = stop, (start, segment)
         return self._last[1]
 
+    @property
+    def lapsed(self) -> bool:
+        """Whether there was no memory to keep what has changed."""
+        return self._lapsed
+
     @abstractmethod
     def column(self, name: str, start: int, stop: int) -> np.ndarray:
         """Return these rows of one array; nothing may have been `read`."""
@@ -209,6 +215,8 @@ def snapshot(
     only: np.ndarray | None = None,
     room: PreallocatedPages | None = None,
     removed: np.ndarray = NO_IDS,
+    *,
+    again: bool = False,
 ) -> Snapshot:
     """Return a snapshot of a table at this moment.
 
@@ -222,11 +230,13 @@ def snapshot(
         Where a variable is copied to.
     removed : numpy.ndarray
         Ids that have lost their rows, if it shall have some rows only.
+    again : bool
+        Whether what was read is to be read again later.
     """
     taken = (
-        _RowSnapshot(table, only, removed)
+        RowSnapshot(table, only, removed)
         if isinstance(table, SparseTable)
-        else _WholeSnapshot(table, PreallocatedPages(_NO_HELP) if room is None else room)
+        else WholeSnapshot(table, PreallocatedPages(_NO_HELP) if room is None else room, again)
     )
     table.watchers.append(taken)  # at last: there may be no memory for it
     return taken
@@ -240,15 +250,15 @@ def chunks_wanted(table: Table) -> int:
     return sum(nbytes // CHUNK + (nbytes % CHUNK > _SMALL) for nbytes in sizes)
 
 
-class _WholeSnapshot(Snapshot):
+class WholeSnapshot(Snapshot):
     """Of a variable, of which the parts that change are copied: mostly all that were not read."""
 
     _table: DenseTable
 
-    def __init__(self, table: Table, room: PreallocatedPages) -> None:
+    def __init__(self, table: Table, room: PreallocatedPages, again: bool) -> None:
         assert isinstance(table, DenseTable)
         super().__init__(table, table.extent)
-        self._room = room
+        self._room, self._again = room, again
         self.form = {name: array.reshape(-1) for name, array in self.form.items()}
         self.shapes = dict.fromkeys(self.form, table.shape)
         self._seen = dict.fromkeys(self.form, 0)  # how far each array was read
@@ -274,7 +284,7 @@ class _WholeSnapshot(Snapshot):
 
     def column(self, name: str, start: int, stop: int) -> np.ndarray:
         self._check()
-        self._seen[name] = stop
+        self._seen[name] = 0 if self._again else stop
         step, kept, found = self._step(name), self._kept[name], [self.form[name]]
         for number in range(start // step, -(-stop // step)):
             at = number * step
@@ -288,6 +298,11 @@ class _WholeSnapshot(Snapshot):
     def close(self) -> None:
         super().close()
         self._kept = {}
+
+    @property
+    def touched(self) -> bool:
+        """Whether anything has changed, if nothing was read for good."""
+        return any(self._kept.values())
 
     def _step(self, name: str) -> int:
         """Return how many numbers of an array a part has."""
@@ -310,7 +325,7 @@ class _Copies(GrowingArray):
         return in_small_pages((self._most, self.whole.shape[1]), self.whole.dtype)
 
 
-class _RowSnapshot(Snapshot):
+class RowSnapshot(Snapshot):
     """Of a table whose rows are copied when they change; its rows are numbered among its own."""
 
     _table: SparseTable
@@ -344,10 +359,39 @@ class _RowSnapshot(Snapshot):
         if not self._apart and not self._use:
             self._use = {n: self.column(n, 0, self.rows) for n in ROW_USE if n in self.form}
 
+    def shrinking(self, rows: np.ndarray) -> None:
+        """Copy the rows that go; the others stay where they are."""
+        self.changing(rows)
+
     def renumbering(self) -> None:
         """Copy all that was not read: it cannot be found any more."""
         self.changing(None)
         self._apart = True
+
+    def changed(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the rows that have changed, and the ids that have got one since.
+
+        None if more than these have changed, or other things.
+        """
+        table = self._table
+        if self._apart or self._use or table.leaves or table.expected.waits:
+            return None
+        rows = np.flatnonzero(self._place)
+        there = rows[rows < table.extent]  # of the others, each comes back to its place
+        if not np.array_equal(table.index.ids(there), self.kept("ids", there)):
+            return None
+        return rows, table.index.ids(slice(self.rows, None))
+
+    def kept(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Return rows of one array that were copied, as all are after `renumbering`."""
+        self._check()
+        if name in self._use:
+            return self._use[name][rows]
+        form = self.form[name]
+        if not rows.size:
+            return np.empty((0, *form.shape[1:]), form.dtype)
+        copies: np.ndarray = self._kept[name].rows[self._place[rows] - 1]
+        return copies.reshape(-1, *form.shape[1:])
 
     def column(self, name: str, start: int, stop: int) -> np.ndarray:
         self._check()

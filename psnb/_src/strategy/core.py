@@ -6,10 +6,11 @@ event loop holds the core until then (`StrategyCore.hang_up`).
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from distributed import Client
@@ -20,6 +21,7 @@ from psnb._src.client.dense_shards import DenseShards
 from psnb._src.client.handles import Handle, shards_of
 from psnb._src.client.model_records import ModelRecord, ModelRecords
 from psnb._src.client.parameter_shards import clipped_tables
+from psnb._src.client.requests import Request
 from psnb._src.client.snapshots import TableSnapshots, prepare_snapshots
 from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.cluster.links import connection_ended
@@ -38,7 +40,7 @@ from psnb._src.strategy.tables import TableFactory
 from psnb._src.strategy.watch import ServerWatch
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.paths import AnyPath
-from psnb._src.utils.threads import run_on_loop
+from psnb._src.utils.threads import run_on_loop, start_task
 from psnb.errors import CoordinatorClosedError, PsnbError, SerializationError, ServerLostError
 
 Fences = Sequence[FenceCommits]
@@ -116,6 +118,9 @@ class StrategyCore:
         self._lock = threading.Lock()  # guards all fields below; not held during requests
         self.closed = False
         self._known = _NO_COORDINATOR
+        self._moments = threading.Event()  # set when the last one has ended; see `moment`
+        self._moments.set()
+        self._asked: set[asyncio.Task[None]] = set()  # the loop's
         # Shards whose recovery was begun and has not ended. The event loop adds to it, so every
         # operation on it must be one that needs no lock.
         self.lost: set[int] = set()
@@ -237,6 +242,27 @@ class StrategyCore:
     def settled(self) -> bool:
         """Wait until each shard is on a server that answers; see `Reconciler.settled`."""
         return run_on_loop(self._loop, self.reconciler.settled)
+
+    @contextmanager
+    def moment(self) -> Iterator[None]:
+        """Save, restore or rewind in the block, one caller at a time: none sees half of another."""
+        ended = threading.Event()
+        with self._lock:
+            before, self._moments = self._moments, ended
+        try:
+            with uninterrupted:
+                before.wait()
+            yield
+        finally:
+            ended.set()
+
+    def ask_soon(self, requests: Sequence[Request]) -> None:
+        """Make requests whose outcomes nobody awaits; on the event loop."""
+
+        async def make() -> None:
+            await self.ask(requests)
+
+        start_task(make(), self._asked, "psnb asking")
 
     def note_checkpoint(self, path: AnyPath) -> None:
         """Remember a checkpoint, for recovery."""

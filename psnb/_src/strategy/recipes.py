@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, structs
 
+from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.optimizers import OPTIMIZERS
 from psnb._src.server.tables.admission import ADMISSIONS
 from psnb._src.server.tables.eviction.policy import Eviction
@@ -42,6 +43,19 @@ class _EmbeddingRecipe(_VariableRecipe, frozen=True, forbid_unknown_fields=True)
     accessor: dict[str, Any] | None
     storage: str
     eviction: dict[str, Any] | None = None
+
+
+def described_optimizer(description: Mapping[str, Any] | None) -> Optimizer | None:
+    """Return an optimizer as `LiveOptimizer.describe` has described it.
+
+    None if there is none, or it has a function of the user's.
+    """
+    try:
+        found = None if description is None else from_config("optimizer", description, OPTIMIZERS)
+    except ValueError:
+        return None
+    assert found is None or isinstance(found, Optimizer)
+    return found
 
 
 def described_parameter(

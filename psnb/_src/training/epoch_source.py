@@ -53,6 +53,8 @@ class EpochSource:
 
         A dataset in memory is shuffled first, by a seed that is the epoch's number.
         """
+        if self._shuffles > epoch:  # it goes back: what is in memory has another order by now
+            self.close()
         # Cut as it was, though there may be another number of workers.
         made = self._place(
             self._of(epoch), epoch, None if state is None else state["dataset"]["splits"]

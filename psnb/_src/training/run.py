@@ -7,6 +7,7 @@ stop, and the thread of an automatic save asks for the state, and tells what it 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ from psnb._src.training.whole_splits import Results, nothing_to_validate
 from psnb._src.utils.interrupts import Lock
 from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.text import error_text
+from psnb._src.utils.threads import Answer
 from psnb.errors import ConfigurationError
 
 STATE = ("epoch", "rows", "iterator", "part")
@@ -46,9 +48,23 @@ _PATIENCE = 0.8
 
 _LOOK = 0.01
 
+_ENDED = "training has just ended, and nothing was changed: rewind again"
+
 
 class _StopRequestedError(Exception):
     """Ends the device worker; never reaches users."""
+
+
+class _RestRequestedError(Exception):
+    """Ends the device worker, for a moment; never reaches users."""
+
+
+@dataclass(eq=False)
+class _Rest:
+    """What is to be called while training rests, and who waits for that."""
+
+    go: Callable[..., Mapping[str, Any]]
+    answer: Answer[Mapping[str, Any]] | None  # None: nobody, so that training raises its errors
 
 
 @dataclass(eq=False)
@@ -85,45 +101,76 @@ class TrainingRun:
     def __post_init__(self, resume: Mapping[str, Any] | None) -> None:
         self._core = coordinator_core(self.coordinator)
         begin: Mapping[str, Any] = {"rows": (), "epoch": 0, "iterator": None, "part": NO_PART}
-        saved = begin if resume is None else resume
-        try:
-            self._rows = loaded_rows(saved["rows"])
-            self._done = int(saved["epoch"])  # epochs
-            # For the next epoch: the unused elements, and the results of the used ones.
-            self._rest, self._part = saved["iterator"], saved["part"]
-            if self._rest is not None:
-                self._rest["dataset"]["splits"]
-            loaded_part(self._part)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ConfigurationError(
-                "to resume takes history.state, or what CheckpointManager.restore() returns of a "
-                "checkpoint that a trainer saved. To go on with the parameters of another one, "
-                "restore it, and train without resume"
-            ) from error
-        self._begun: LeasedIterator | None = None  # the rest of that epoch, before it is trained
-        self._current: EpochProgress | None = None
+        self._continue(begin if resume is None else resume)
         self._moment = Lock()  # guards the above, which change together when an epoch ends
         self._clock = TrainingClock(self.epochs)
         self._stopped = self._reason = ""
+        self._thread = threading.get_ident()
+        self._rests: deque[_Rest] | None = deque()  # None when it has ended
         self._last_on_batch = time.monotonic()
         self._unsaved = True
         self._saves: Saves | None = None
         self._saved: deque[AnyPath] = deque()  # what the callbacks have not heard of
         self._saved_batches = 0  # at the moment that the latest save is of
 
+    def _continue(self, saved: Mapping[str, Any]) -> None:
+        """Continue from a `TrainingHistory.state`, or raise ConfigurationError if it is none."""
+        try:
+            rows, done = loaded_rows(saved["rows"]), int(saved["epoch"])
+            rest, part = saved["iterator"], saved["part"]
+            if rest is not None:
+                rest["dataset"]["splits"]
+            loaded_part(part)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                "to resume takes history.state, or what CheckpointManager.restore() returns of a "
+                "checkpoint that a trainer saved. To go on with the parameters of another one, "
+                "restore it, and train without resume"
+            ) from error
+        self._rows, self._done = rows, done  # the second: how many epochs
+        # For the next epoch: the unused elements, and the results of the used ones.
+        self._rest, self._part = rest, part
+        self._begun: LeasedIterator | None = None  # the rest of that epoch, before it is trained
+        self._current: EpochProgress | None = None
+
     def stop(self, reason: str) -> None:
         """Request that training ends as soon as what runs has ended; any thread."""
         self._reason = reason
 
+    def place(self) -> dict[str, Any]:
+        """Return where it is, to continue from there; any thread, while no closure runs."""
+        return self._state()
+
+    def at_rest(self, go: Callable[..., Mapping[str, Any]]) -> Mapping[str, Any] | None:
+        """Have a function called that rewinds, and wait for it: see `Training.at_rest`.
+
+        Raises
+        ------
+        ConfigurationError
+            If training has ended meanwhile.
+        Exception
+            What the function raises.
+        """
+        own = threading.get_ident() == self._thread
+        rest = _Rest(go, None if own else Answer())
+        with self._moment:
+            if self._rests is None:
+                raise ConfigurationError(_ENDED)
+            self._rests.append(rest)
+        return None if rest.answer is None else rest.answer.result()
+
     def prepare(self, restore: Callable[[], object]) -> None:
         """Begin the rest of an epoch; restore parameters if that fits the dataset."""
         try:
-            if self._rest is not None and self._done < self.epochs:
-                self._begun = self.source.begin(self._done + 1, self._rest)
+            self._begin_rest()
             restore()
         except BaseException:  # an interrupt, too: the dataset is held for a run only
             self.source.close()
             raise
+
+    def _begin_rest(self) -> None:
+        if self._rest is not None and self._done < self.epochs:
+            self._begun = self.source.begin(self._done + 1, self._rest)
 
     def run(self) -> TrainingHistory:
         """Train, and return what came out of it."""
@@ -138,8 +185,8 @@ class TrainingRun:
                     how = self._batches, manager.save_timeout, self._note_saved
                     self._saves = Saves(manager, schedule, *how)
                     opened.enter_context(self._core.saving.training(self._saves))
-                stop = partial(self.stop, "stopped by a view")
-                opened.enter_context(self._core.training(self._clock, stop))
+                opened.enter_context(self._core.training(self._clock, self))
+                opened.callback(self._refuse_rests)
                 opened.enter_context(self._core.progress(self.progress, self._share))
                 self._train_all()
         except BaseException as error:  # also a second interrupt
@@ -169,9 +216,12 @@ class TrainingRun:
 
     def _train_all(self) -> None:
         try:
-            while self._done < self.epochs:
-                self._check()
-                self._train(self._done + 1)
+            while self._done < self.epochs or self._rests:
+                try:
+                    self._check()
+                    self._train(self._done + 1)
+                except _RestRequestedError:
+                    self._be_at_rest()
             # One of several epochs may be empty, such as a part of a day; not all of them.
             if self._rows and not any(row.batches for row in self._rows):
                 raise ConfigurationError(
@@ -189,6 +239,45 @@ class TrainingRun:
                 self._notify("on_epoch", row)
             if row is not None or self._unsaved:
                 self._save(last=True)
+
+    def _be_at_rest(self) -> None:
+        """Have what runs end, call what is to be called meanwhile, and continue where that says."""
+        self.coordinator.join()
+        here, interrupt = self._state(), None
+
+        def prepare(saved: Mapping[str, Any]) -> None:
+            with self._moment:
+                self._continue(saved if all(name in saved for name in STATE) else here)
+            self._begin_rest()
+
+        while self._rests:
+            each = self._rests.popleft()
+            answer: Answer[Mapping[str, Any]] = each.answer or Answer()
+            go = partial(answer.give, each.go, prepare, self)
+            threading.Thread(target=go, name="psnb-rewinding", daemon=True).start()
+            while not answer.done():  # all of it, also after an interrupt
+                try:
+                    with suppress(Exception):
+                        answer.result()
+                except KeyboardInterrupt as asked:
+                    interrupt = asked
+            try:
+                answer.result()
+                here = self._state()
+            except Exception:
+                prepare(here)
+                if each.answer is None:
+                    raise
+        if interrupt is not None:
+            raise interrupt
+
+    def _refuse_rests(self) -> None:
+        """Have nothing rewind any more: training has ended."""
+        with self._moment:
+            rests, self._rests = self._rests or (), None
+        for each in rests:
+            if each.answer is not None:
+                each.answer.set_exception(ConfigurationError(_ENDED))
 
     def _ends_soon(self) -> bool:
         """Wait for what runs; return whether it has ended soon enough for an interrupt."""
@@ -245,6 +334,8 @@ class TrainingRun:
     def _check(self) -> None:
         if self._reason:
             raise _StopRequestedError
+        if self._rests:
+            raise _RestRequestedError
 
     def _print_if_due(self, current: EpochProgress) -> None:
         if self.fetch.due(batch := current.iterator.progress().visits):

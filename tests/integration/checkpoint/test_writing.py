@@ -19,7 +19,7 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb._src.server import writing
+from psnb._src.server.files import writing
 from psnb.errors import CheckpointError, ServerLostError
 from tests.checkpoint.saved import names
 from tests.conftest import DEADLINE, wait_until

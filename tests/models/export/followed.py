@@ -132,6 +132,10 @@ class _Saved:
         servers = self._strategy.transport
         return TableSnapshots(servers, self.parameters(), lambda: servers.servers, since)
 
+    def moment(self) -> AbstractContextManager[None]:
+        """Nobody else saves or restores here."""
+        return nullcontext()
+
     def settled(self) -> bool:
         """No server takes the place of another here."""
         return False

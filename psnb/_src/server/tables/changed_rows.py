@@ -47,6 +47,10 @@ class Watcher(ABC):
         """Take note that ids are about to lose their rows, which are about to change, too."""
         self.changing(_NONE)
 
+    def shrinking(self, rows: np.ndarray) -> None:
+        """Take note that the last rows, these, are about to be removed."""
+        self.renumbering()
+
     def renumbering(self) -> None:
         """Take note that rows are about to be removed or renumbered."""
         self.lapse()

@@ -329,6 +329,8 @@ class LeavingRows(RowTable):
             if self.leaves:
                 watcher.changing(changing)
                 watcher.removing(lost)
+            elif not movers.size:
+                watcher.shrinking(gone)
             else:  # what is saved of it says nothing of ids that have lost their rows
                 watcher.renumbering()
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from psnb._src.server import operations as ops
-from psnb._src.server.file_work import FileWork
-from psnb._src.server.partial_copy import PartialCopy
+from psnb._src.server.files.file_work import FileWork
+from psnb._src.server.files.partial_copy import PartialCopy
 from psnb._src.server.tables.checks import (
     COUNTS,
     MINUTES,

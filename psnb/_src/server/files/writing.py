@@ -16,7 +16,7 @@ from itertools import chain
 
 import numpy as np
 
-from psnb._src.server.file_work import FileWork
+from psnb._src.server.files.file_work import FileWork
 from psnb._src.server.memory import refusal
 from psnb._src.server.snapshots import Snapshot
 from psnb._src.server.tables.saved_files import FilePart

@@ -1,0 +1,1 @@
+"""Which rows leave a table, and how their places are taken. Pure."""

@@ -1,0 +1,226 @@
+"""Marks of tables of all kinds, to which they go back: what is in them, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from psnb._src.client.marks import ParameterMarks
+from psnb._src.client.requests import Request
+from psnb._src.server import operations as ops
+from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.marks import MOST_MARKS
+from psnb._src.server.snapshots import RowSnapshot
+from psnb._src.server.tables.operations import (
+    ClearTable,
+    OnTables,
+    PushRows,
+    PutSegment,
+    on_table,
+)
+from psnb.errors import ConfigurationError, ServerMemoryError, StaleMarkError
+from tests.checkpoint.delta_model import Model, State, assert_same
+from tests.checkpoint.test_rows_that_leave import Leaving
+from tests.client.in_process import DIM
+
+IN_TAIL = ("step", "minutes", "removed")
+
+MODELS = pytest.mark.parametrize("make", [Model, Leaving])
+
+
+def marked(model: Model) -> ParameterMarks:
+    servers = model.servers
+    return ParameterMarks(servers, servers.shards, model.parameters())
+
+
+def go_back(model: Model, mark: ParameterMarks) -> None:
+    for _ in mark.loading(model.parameters()):
+        pass
+
+
+def everything(model: Model) -> dict[str, State]:
+    """Return what is in each shard, in the order of ids."""
+    return {
+        f"{name}/{number}": {key: _sorted(state, key) for key in state}
+        for name, each in model.parameters().items()
+        for number, state in enumerate(each.shard_states())
+    }
+
+
+def _sorted(state: State, key: str) -> np.ndarray:
+    ids = "waiting.ids" if key.startswith("waiting.") else "ids"
+    by_row = ids in state and len(state[key]) == len(state[ids]) and key not in IN_TAIL
+    return state[key][np.argsort(state[ids])] if by_row else state[key]
+
+
+def train(model: Model, random: np.random.Generator, times: int = 8) -> None:
+    for _ in range(times):
+        match random.integers(6):
+            case 0 if isinstance(model, Leaving):
+                model.look(*random.integers(0, 40, 3).tolist())
+                model.minute()
+            case 1 if not isinstance(model, Leaving):
+                model.waiting.shrink(0.5, 30)
+            case 2 if not isinstance(model, Leaving):
+                model.waiting.end_day()
+            case _:
+                ids = random.choice(10 if model.fixed in model.tables else 40, 6, replace=False)
+                model.push(*ids.tolist())
+                model.any.push(random.integers(0, 10_000, 5), np.ones((5, DIM), np.float32))
+
+
+@MODELS
+@pytest.mark.parametrize("seed", range(4))
+def test_tables_go_back_to_marks_in_any_order_again_and_again(
+    make: Callable[[], Model], seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    model = make()
+    train(model, random)
+    marks = []
+    for _ in range(3):
+        marks.append((marked(model), everything(model)))
+        train(model, random)
+    for at in random.integers(0, 3, 8):
+        mark, content = marks[at]
+        go_back(model, mark)
+        assert_same(everything(model), content)
+        train(model, random, 3)
+
+
+def test_what_has_not_changed_is_not_loaded() -> None:
+    model = Model()
+    model.push(*range(8))
+    mark = marked(model)
+    model.any.push([3, 500], np.ones((2, DIM), np.float32))
+    model.servers.carried.clear()
+    go_back(model, mark)
+    carried = [each.operation for each in model.servers.carried]
+    # `waiting`, of which it is not known what waits, is loaded as a whole.
+    put = [each for each in carried if isinstance(each, ops.PutSaved) and each.table != "waiting"]
+    assert [(each.table, each.stop) for each in put] == [("any", 1)]
+    gone = [each for each in carried if isinstance(each, ops.RemoveSaved)]
+    assert [(each.table, each.stop) for each in gone] == [("any", 1)]
+    cleared = [each for each in carried if isinstance(each, OnTables)]
+    assert [each.tables for each in cleared if isinstance(each.operation, ClearTable)] == [
+        ("waiting",)
+    ] * 2
+
+
+def test_mark_that_was_dropped_takes_no_note_and_is_refused() -> None:
+    model = Model()
+    mark, content = marked(model), everything(model)
+    model.servers.call(mark.drops())
+    model.servers.call(mark.drops())  # sent again
+    model.push(1)
+    with pytest.raises(StaleMarkError, match=r"has no such mark.*Nothing was changed"):
+        go_back(model, mark)
+    assert everything(model)["w/0"]["values"].tolist() != content["w/0"]["values"].tolist()
+    every = [marked(model) for _ in range(MOST_MARKS)]
+    with pytest.raises(ConfigurationError, match=rf"has {MOST_MARKS} marks.*mark.drop\(\)"):
+        marked(model)
+    model.servers.call(every.pop().drops())
+    marked(model)
+
+
+def test_mark_that_is_asked_for_again_stays_of_the_first_moment() -> None:
+    model = Model()
+    mark, content = marked(model), everything(model)
+    model.push(1)
+    again = [Request(each, ops.SetMark(mark._name)) for each in model.servers.shards]
+    model.servers.call(again)
+    go_back(model, mark)
+    assert_same(everything(model), content)
+
+
+def test_table_that_was_made_again_since_is_refused_and_nothing_changed() -> None:
+    model = Model()
+    mark = marked(model)
+    model.push(1)
+    model.move(model.any)
+    content = everything(model)
+    with pytest.raises(StaleMarkError, match=r"table 'any' of shard 0.*made again"):
+        go_back(model, mark)
+    assert_same(everything(model), content)
+
+
+def test_parameter_that_was_made_since_stays_as_it_is() -> None:
+    model = Model()
+    mark = marked(model)
+    later = model._table("later", None, 2)
+    later.assign([5], np.full((1, DIM), 7, np.float32))
+    go_back(model, mark)
+    assert later.lookup([5]).tolist() == [[7] * DIM]
+
+
+def test_mark_for_which_there_was_no_memory_is_refused_and_updates_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = Model()
+    model.push(1, 2)
+    mark = marked(model)
+
+    def no_memory(self: Any, rows: np.ndarray) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RowSnapshot, "_keep", no_memory)
+        model.push(1, 2)
+    content = everything(model)
+    with pytest.raises(StaleMarkError, match=r"had no memory to keep '.*' as it was"):
+        go_back(model, mark)
+    assert_same(everything(model), content)
+
+
+def test_without_memory_to_go_back_nothing_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model()
+    model.push(1, 2)
+    mark, before = marked(model), everything(model)
+    model.push(1)
+    content = everything(model)
+
+    def no_memory(self: Any) -> None:
+        raise MemoryError("none")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RowSnapshot, "renumbering", no_memory)
+        with pytest.raises(ServerMemoryError, match=r"no memory to go back.*Nothing was changed"):
+            go_back(model, mark)
+        assert_same(everything(model), content)
+    go_back(model, mark)
+    assert_same(everything(model), before)
+
+
+def test_server_that_has_lost_the_mark_meanwhile_is_noticed() -> None:
+    model = Model()
+    model.push(1, 2)
+    mark = marked(model)
+    model.push(1, 2)
+    loading = mark.loading(model.parameters())
+    next(loading)
+    model.servers.call(mark.drops())  # as that of a replica that lacks it
+    with pytest.raises(StaleMarkError, match=r"while parameters went back"):
+        list(loading)
+    assert not [
+        each
+        for each in model.servers.carried
+        if isinstance(each.operation, OnTables) and isinstance(each.operation.operation, PutSegment)
+    ]
+
+
+def test_commit_that_was_taken_back_is_not_applied_when_it_is_sent_again() -> None:
+    model = Model()
+    shard = model.servers.shards[0]
+    part = Part(
+        [on_table("any", PushRows(np.array([2], np.uint64), np.ones((1, DIM), np.float32)))]
+    )
+    commit = ops.CommitPart(Commit("writer", 1, shards=(shard,)), part)
+    mark, before = marked(model), everything(model)
+    model.servers.call([Request(shard, commit)])
+    assert len(everything(model)["any/0"]["ids"]) == 1
+    go_back(model, mark)
+    model.servers.call([Request(shard, commit)])
+    assert_same(everything(model), before)

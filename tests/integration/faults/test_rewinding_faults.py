@@ -1,0 +1,161 @@
+"""Processes that are killed in the middle of a rewind: all of it, or an error and nothing of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import psnb
+from psnb import errors
+from psnb._src.client import marks
+from psnb._src.client.whole_tables import load_tables
+from tests.conftest import DEADLINE
+from tests.integration.counting import Counter, kill, wait_until_copied
+from tests.integration.helpers import Steps, frozen, pid_of
+
+pytestmark = pytest.mark.second_tier("kills processes")
+
+
+def in_the_middle(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
+    """Do something when the first parameter was loaded, once, and the others were not."""
+    pending = [do]
+
+    def load(client: Any, loads: Any, *rest: Any) -> None:
+        if pending:
+            load_tables(client, loads[:1])
+            pending.pop()()
+        load_tables(client, loads, *rest)
+
+    monkeypatch.setattr(marks, "load_tables", load)
+
+
+def test_server_with_a_replica_is_killed_meanwhile_and_all_is_rewound(
+    pair: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with psnb.ParameterServerStrategy(pair, replicas=1) as strategy:
+        wait_until_copied(strategy)
+        counter = Counter(strategy)
+        counter.schedule(20)
+        counter.coordinator.join()
+        mark = counter.coordinator.mark()
+        counter.wait_for(20)
+        counter.coordinator.join()
+        in_the_middle(monkeypatch, lambda: kill(pair, strategy.server_addresses[0]))
+        counter.coordinator.rewind(mark)
+        counter.scheduled = 20
+        counter.require_all()
+        counter.schedule(20)
+        counter.require_all()
+        # The replica that was filled since lacks it: when its server has the shards, it is stale.
+        wait_until_copied(strategy)
+        kill(pair, strategy.server_addresses[0])
+        with pytest.raises(errors.StaleMarkError, match="Go back to a checkpoint"):
+            counter.coordinator.rewind(mark)
+        counter.require_all()
+
+
+def test_server_without_replica_is_killed_meanwhile_and_nothing_is_half_rewound(
+    pair: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with psnb.ParameterServerStrategy(pair) as strategy:
+        counter = Counter(strategy)
+        counter.schedule(20)
+        counter.coordinator.join()
+        path = psnb.CheckpointManager(counter.coordinator, tmp_path).save()
+        counter.wait_for(5)
+        counter.coordinator.join()
+        mark = counter.coordinator.mark()
+        counter.wait_for(5)
+        in_the_middle(monkeypatch, lambda: kill(pair, strategy.server_addresses[0]))
+        with pytest.raises(errors.ServerLostError) as caught:
+            counter.coordinator.rewind(mark)
+        assert any("recover(checkpoint)" in note for note in caught.value.__notes__)
+        for each in strategy.parameters.values():
+            with pytest.raises((errors.ServerLostError, errors.ConfigurationError)):
+                _ = each.read() if isinstance(each, psnb.Variable) else each.lookup(np.arange(40))
+        strategy.recover(path)
+        counter.scheduled = 20
+        counter.require_all()
+        with pytest.raises(errors.StaleMarkError):
+            counter.coordinator.rewind(mark)
+        counter.schedule(5)
+        counter.require_all()
+
+
+def test_closure_of_a_frozen_worker_runs_once_after_the_rewind(
+    pair: Client, tmp_path: Path
+) -> None:
+    with psnb.ParameterServerStrategy(pair) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy, heartbeat_timeout=2.0)
+        v, steps = strategy.variable(np.int64(0)), Steps(tmp_path)
+        mark = coordinator.mark()
+        coordinator.schedule(steps.counting(v))
+        (worker,) = steps.begun()
+        pid = pid_of(pair, worker)
+        with frozen(pid):
+            steps.end()
+            thread = threading.Thread(target=coordinator.rewind, args=(mark,))
+            thread.start()
+            thread.join(2 * DEADLINE)
+            assert not thread.is_alive()
+            coordinator.join()
+            assert v.read() == 1  # it had no effect, and was queued again
+        coordinator.schedule(lambda: v.assign_add(np.int64(5)))
+        coordinator.join()
+        assert v.read() == 6
+
+
+def test_worker_is_killed_meanwhile_and_its_closures_run_once(
+    pair: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with psnb.ParameterServerStrategy(pair) as strategy:
+        counter = Counter(strategy)
+        counter.schedule(20)
+        counter.coordinator.join()
+        mark = counter.coordinator.mark()
+        counter.schedule(400)
+        done: list[int] = []
+
+        def meanwhile() -> None:
+            found = counter.coordinator.statistics()
+            done.append(found.completed)
+            assert found.in_flight == 0
+            kill(pair, found.workers[0].address)
+
+        in_the_middle(monkeypatch, meanwhile)
+        counter.coordinator.rewind(mark)
+        counter.scheduled = 20 + 420 - done[0]
+        assert counter.scheduled > 20
+        counter.require_all()
+
+
+@pytest.mark.parametrize("mode", [psnb.Sync(2), psnb.Geo(3), psnb.BoundedStaleness(2)], ids=str)
+def test_modes_go_back_with_what_workers_have_kept(pair: Client, mode: Any) -> None:
+    with psnb.ParameterServerStrategy(pair, mode=mode) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        v = strategy.variable(np.zeros(4), optimizer=psnb.SGD(1.0))
+        table = strategy.embedding("e", 2, optimizer=psnb.Adam(0.1), initializer=0.0)
+
+        def step() -> None:
+            table.lookup([1, 2])
+            psnb.push({v: -np.ones(4), table: ([1, 2], np.ones((2, 2), np.float32))})
+
+        def run(times: int) -> tuple[list[float], list[list[float]]]:
+            for _ in range(times):
+                coordinator.schedule(step)
+            coordinator.join()
+            return v.read().tolist(), table.lookup([1, 2]).tolist()
+
+        before = run(4)
+        mark = coordinator.mark()
+        run(8)
+        coordinator.rewind(mark)
+        assert (v.read().tolist(), table.lookup([1, 2]).tolist()) == before
+        ahead, _ = run(4)
+        assert sum(ahead) > sum(before[0])
