@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.client.marks import ParameterMarks
 from psnb._src.client.requests import Request
+from psnb._src.client.tables.marks import ParameterMarks
 from psnb._src.server import operations as ops
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.marks import MOST_MARKS

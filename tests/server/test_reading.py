@@ -13,6 +13,7 @@ import pytest
 
 from psnb._src.placement.layout import ShardPlacement
 from psnb._src.server.files import reading
+from psnb._src.server.files.reading import FileChecking
 from psnb._src.server.messages import Done, Failed, PendingReply, ServerAnswer
 from psnb._src.server.operations import (
     AskFileWork,
@@ -26,7 +27,6 @@ from psnb._src.server.operations import (
     PutSaved,
     SavedParts,
 )
-from psnb._src.server.files.reading import FileChecking
 from psnb._src.server.server import Host
 from psnb._src.server.tables import checks
 from psnb._src.server.tables.checks import ExpectedRows

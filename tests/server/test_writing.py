@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.server import file_work, writing
+from psnb._src.server.files import file_work, writing
+from psnb._src.server.files.writing import TableWriting
 from psnb._src.server.operations import (
     AskFileWork,
     EndFileWork,
@@ -31,7 +32,6 @@ from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.saved_files import FilePart, SealedPart
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.server.tables.table import Table
-from psnb._src.server.files.writing import TableWriting
 from psnb.errors import CheckpointError, ServerMemoryError
 from tests.conftest import wait_until
 from tests.server.pair import Pair, now

@@ -19,8 +19,8 @@ from msgspec import Meta, Struct
 
 from psnb._src.checkpoint.folders import store_at
 from psnb._src.checkpoint.manifest import ManifestEntry
-from psnb._src.server.operations import CheckedParts
 from psnb._src.server.files.reading import found_in
+from psnb._src.server.operations import CheckedParts
 from psnb._src.server.tables.checks import (
     ROW_USE,
     Expected,

@@ -17,7 +17,7 @@ from typing import Any
 
 from psnb._src.checkpoint.loading import Checkpoint
 from psnb._src.checkpoint.manifest import checked_metadata
-from psnb._src.client.marks import ParameterMarks
+from psnb._src.client.tables.marks import ParameterMarks
 from psnb._src.coordinator.core import CoordinatorCore, Training
 from psnb._src.monitor.events import EventKind
 from psnb._src.server.optimizer import Optimizer

@@ -20,10 +20,11 @@ from psnb._src.server import operations as ops
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.disk import DiskSpace
 from psnb._src.server.files.file_work import FileWork
+from psnb._src.server.files.reading import FileChecking
+from psnb._src.server.files.writing import Soon, TableWriting
 from psnb._src.server.making import build, unpacked
 from psnb._src.server.memory import refusal
 from psnb._src.server.messages import Done, Failed, Moved, PendingReply, ServerAnswer
-from psnb._src.server.files.reading import FileChecking
 from psnb._src.server.replication import DEPOSED, DONE, Connect, HostedShard
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.snapshots import OpenSnapshots, PreallocatedPages, chunks_wanted
@@ -35,7 +36,6 @@ from psnb._src.server.tables.operations import (
     TableRead,
 )
 from psnb._src.server.tables.table import Table
-from psnb._src.server.files.writing import Soon, TableWriting
 from psnb._src.utils.process_memory.room import room
 from psnb._src.utils.standby import StandbyThreads
 from psnb._src.utils.text import text_of

@@ -13,7 +13,7 @@ from distributed import Client
 
 import psnb
 from psnb import errors
-from psnb._src.client import marks
+from psnb._src.client.tables import marks
 from psnb._src.client.whole_tables import load_tables
 from tests.conftest import DEADLINE
 from tests.integration.counting import Counter, kill, wait_until_copied

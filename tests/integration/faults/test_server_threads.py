@@ -17,8 +17,8 @@ from distributed import Client
 
 import psnb
 from psnb import errors
-from psnb._src.server.snapshots import CHUNK
 from psnb._src.server.files.writing import TableWriting
+from psnb._src.server.snapshots import CHUNK
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import wait_until_copied
 

@@ -1,1 +1,1 @@
-"""Which rows leave a table, and how their places are taken. Pure."""
+"""What a server writes and reads of checkpoints. Pure."""
