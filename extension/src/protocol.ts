@@ -9,7 +9,7 @@ export type Num = number | '-inf' | 'inf' | 'nan';
 
 export type Tone = 'bad' | 'busy' | 'good' | 'quiet' | 'waiting';
 
-export type CommandName = 'add_worker' | 'cancel_queued' | 'checkpoint' | 'describe_table' | 'drain' | 'look_up_row' | 'pause' | 'resume' | 'retire_worker' | 'set_learning_rate' | 'stop_training' | 'worker_output';
+export type CommandName = 'add_worker' | 'cancel_queued' | 'checkpoint' | 'describe_table' | 'drain' | 'look_up_row' | 'pause' | 'resume' | 'retire_worker' | 'rewind' | 'set_learning_rate' | 'stop_training' | 'worker_output';
 
 /** What a coordinator sends to its views. A part that is missing has not changed. */
 export interface Update {

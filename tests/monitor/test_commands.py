@@ -46,6 +46,7 @@ def answer(viewed: FakeViewed, message: object) -> CommandReply:
         ("drain", {}, ("drain",)),
         ("cancel_queued", {}, ("cancel_queued",)),
         ("stop_training", {}, ("stop_training",)),
+        ("rewind", {}, ("rewind",)),
         ("checkpoint", {}, ("checkpoint",)),
         ("add_worker", {}, ("add_worker",)),
         ("retire_worker", {"worker": "alice"}, ("retire_worker", "alice")),

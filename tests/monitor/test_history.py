@@ -223,3 +223,12 @@ def test_what_says_nothing_of_the_model_comes_last() -> None:
     history.add(0.0, {"examples": 1.0, "programs": 1.0, "loss": 0.5})
     history.add_validation(0.0, {"loss": 0.25})
     assert list(history.metrics()) == ["loss", "val_loss", "examples", "programs"]
+
+
+def test_averages_begin_anew_after_a_cut() -> None:
+    history = filled(4)
+    history.cut()
+    history.add(5.0, {"loss": 100.0})
+    history.add(6.0, {"loss": 100.0})
+    assert history.series("loss")["smoothed"][-2:].tolist() == [100.0, 100.0]
+    assert history.metrics()["loss"].count == 6

@@ -36,6 +36,7 @@ const LABELS: Record<CommandName, string> = {
   cancel_queued: 'Cancel queued',
   stop_training: 'Stop training',
   checkpoint: 'Checkpoint',
+  rewind: 'Rewind',
   set_learning_rate: 'Learning rate',
   add_worker: 'Add worker',
   retire_worker: 'Retire worker',
@@ -186,6 +187,12 @@ export class Controls implements Section {
     ];
     this.buttons = [
       button('checkpoint', 'Checkpoint now', 'Write all parameters to a checkpoint'),
+      button(
+        'rewind',
+        'Rewind',
+        'Go back to the newest mark or checkpoint, and on from there',
+        () => 'Really take back what was trained since the newest mark or checkpoint?',
+      ),
       button('drain', 'Drain', 'Pause, and wait until what runs has ended'),
       button(
         'cancel_queued',

@@ -424,6 +424,7 @@ class CoordinatorCore:
             "cancel_queued": closed or ("" if queue.queued else "nothing is queued"),
             "stop_training": closed or ("" if trains else "no trainer trains"),
             "checkpoint": closed or self.saving.cannot,
+            "rewind": closed or self.cannot_rewind,
             "set_learning_rate": closed,
             "add_worker": closed or cannot_add(self.strategy.client),
             "retire_worker": closed,
@@ -515,6 +516,23 @@ class CoordinatorCore:
             now = time.time()
             self.records.merged.begin(now, earlier)
             self.records.history.begin_epoch(now, epoch)
+
+    def newest(self) -> Any:
+        """Return the newest mark or checkpoint; None if there is none."""
+        checkpoint, marked = self.strategy.losses.checkpoint, self.marked()
+        if marked is None or marked.dropped or marked.checkpoint != checkpoint:
+            return checkpoint
+        return marked
+
+    @property
+    def cannot_rewind(self) -> str:
+        """Why there is nothing to go back to; empty if there is."""
+        if self.newest() is not None:
+            return ""
+        return (
+            "there is no mark and no checkpoint to go back to: coordinator.mark() makes one, or "
+            "a psnb.CheckpointManager"
+        )
 
     def stop_training(self) -> None:
         """End the training of all trainers when what runs has ended; returns at once."""

@@ -43,6 +43,8 @@ class Mark:
         When it was made, in seconds since the epoch.
     metadata : mapping
         What it was made with.
+    checkpoint : pathlib.Path, RemotePath or None
+        The last checkpoint before it.
     """
 
     def __init__(self, core: CoordinatorCore, metadata: Mapping[str, Any]) -> None:
@@ -54,7 +56,7 @@ class Mark:
             name: each.optimizer.current() for name, each in parameters.items() if each.optimizer
         }
         self._kept = ParameterMarks(strategy.server_client, strategy.shards, parameters)
-        self._checkpoint = strategy.losses.checkpoint  # the last one before
+        self.checkpoint = strategy.losses.checkpoint
         forget = partial(core.queue.inbox.post, partial(strategy.ask_soon, self._kept.drops()))
         self._finalizer = weakref.finalize(self, forget)
         self._finalizer.atexit = False
@@ -85,21 +87,10 @@ def mark(core: CoordinatorCore, metadata: Mapping[str, Any] | None, timeout: flo
     return made
 
 
-def latest(core: CoordinatorCore) -> Any:
-    """Return the newest mark or checkpoint; None if there is none."""
-    checkpoint, marked = core.strategy.losses.checkpoint, core.marked()
-    if marked is None or marked.dropped or marked._checkpoint != checkpoint:
-        return checkpoint
-    return marked
-
-
 def rewind(core: CoordinatorCore, to: Any, timeout: float | None) -> Mapping[str, Any] | None:
     """Go back to a mark or a checkpoint; see `ClusterCoordinator.rewind`."""
-    if to is None and (to := latest(core)) is None:
-        raise CheckpointError(
-            "there is no mark and no checkpoint to go back to: coordinator.mark() makes one, and "
-            "psnb.CheckpointManager(coordinator, directory).save()"
-        )
+    if to is None and (to := core.newest()) is None:
+        raise CheckpointError(core.cannot_rewind)
     if not isinstance(to, Mark):
         to = as_path(path_text("rewind: a mark, or the path of a checkpoint", to))
     elif to.dropped or to._strategy() is not core.strategy:
@@ -136,6 +127,7 @@ def _go_back(
     with core.barrier(timeout), core.strategy.moment():
         _load(core, begin)
         text = repr(to) if isinstance(to, Mark) else repr(str(to))
+        core.records.history.cut()
         core.records.events.add(EventKind.REWOUND, f"parameters are as at {text}")
         return metadata
 

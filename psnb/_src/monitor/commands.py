@@ -148,6 +148,7 @@ _TEXTS = {
     "pause": "paused",
     "resume": "resumed",
     "drain": "drained: nothing runs",
+    "rewind": "parameters have gone back",
     "stop_training": "it ends when what runs has ended",
     "add_worker": "a worker is being started",
     "describe_table": "described",

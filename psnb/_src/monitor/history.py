@@ -182,6 +182,12 @@ class History:
         with self._lock:
             return tuple(self._epochs)
 
+    def cut(self) -> None:
+        """Begin all averages anew: what comes now does not continue what was before."""
+        with self._lock:
+            for series in self._series.values():
+                series.smoothed = float("nan")
+
     def set_slices(self, name: str, table: SliceTable) -> None:
         """Keep a metric's latest values by slice."""
         with self._lock:

@@ -211,6 +211,7 @@ CommandName = Literal[
     "cancel_queued",  # no arguments
     "stop_training",  # no arguments
     "checkpoint",  # no arguments
+    "rewind",  # no arguments: to the newest mark or checkpoint
     "set_learning_rate",  # parameter: str, value: float
     "add_worker",  # no arguments
     "retire_worker",  # worker: str, its name
