@@ -227,8 +227,10 @@ def test_what_says_nothing_of_the_model_comes_last() -> None:
 
 def test_averages_begin_anew_after_a_cut() -> None:
     history = filled(4)
-    history.cut()
+    history.cut(4.5)
     history.add(5.0, {"loss": 100.0})
     history.add(6.0, {"loss": 100.0})
     assert history.series("loss")["smoothed"][-2:].tolist() == [100.0, 100.0]
     assert history.metrics()["loss"].count == 6
+    history.begin_epoch(7.0, None)
+    assert [(each.epoch, each.time) for each in history.epochs()] == [(0, 4.5), (1, 7.0)]

@@ -6,7 +6,7 @@ import type { Along } from './axes';
 const LEAST = 8; // pixels between the lines of two epochs
 const SIZE = 4; // of a triangle, in pixels
 
-/** Draws a thin line where an epoch begins, and its number above. */
+/** Draws a thin line where an epoch begins, and its number above; a dashed one at a rewind. */
 export function drawEpochs(
   chart: uPlot,
   epochs: Along['epochs'],
@@ -28,11 +28,12 @@ export function drawEpochs(
     if (x < line + LEAST * ratio) continue;
     line = x;
     ctx.globalAlpha = 0.5;
+    ctx.setLineDash(epoch ? [] : [4 * ratio, 4 * ratio]);
     ctx.beginPath();
     ctx.moveTo(x, top);
     ctx.lineTo(x, top + height);
     ctx.stroke();
-    const text = free < 0 ? `epoch ${epoch}` : String(epoch);
+    const text = !epoch ? 'rewound' : free < 0 ? `epoch ${epoch}` : String(epoch);
     const end = x + ctx.measureText(text).width;
     if (x < free || end > left + width) continue;
     free = end + LEAST * ratio;

@@ -788,7 +788,8 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         -------
         matplotlib.figure.Figure
             One chart for each metric, all over the same steps: raw values pale, smoothed ones
-            strong, and a thin line where an epoch begins. Outliers do not set the scale: a triangle
+            strong, and a thin line where an epoch begins, a dashed one where parameters went
+            back. Outliers do not set the scale: a triangle
             at the edge stands for each. Not registered with pyplot; ``savefig`` writes it, and as
             the last line of a cell it is shown.
 

@@ -127,7 +127,7 @@ def _go_back(
     with core.barrier(timeout), core.strategy.moment():
         _load(core, begin)
         text = repr(to) if isinstance(to, Mark) else repr(str(to))
-        core.records.history.cut()
+        core.records.history.cut(time.time())
         core.records.events.add(EventKind.REWOUND, f"parameters are as at {text}")
         return metadata
 

@@ -49,7 +49,10 @@ briefly."""
 
 
 class EpochBegin(NamedTuple):
-    """Where an epoch began: at which step, and when, in seconds since the epoch of clocks."""
+    """Where an epoch began: at which step, and when, in seconds since the epoch of clocks.
+
+    With the number 0, it is where parameters went back.
+    """
 
     epoch: int
     step: int
@@ -172,19 +175,23 @@ class History:
     def begin_epoch(self, time: float, epoch: int | None) -> None:
         """Note that an epoch begins, at seconds since the epoch of clocks; by default the next."""
         with self._lock:
-            number = epoch or (self._epochs[-1].epoch + 1 if self._epochs else 1)
-            self._epochs.append(EpochBegin(number, self._steps, time))
-            if len(self._epochs) > MOST_EPOCHS:
-                del self._epochs[1::2]
+            last = next((each.epoch for each in reversed(self._epochs) if each.epoch), 0)
+            self._note(EpochBegin(epoch or last + 1, self._steps, time))
 
     def epochs(self) -> tuple[EpochBegin, ...]:
         """Return where epochs began, in order."""
         with self._lock:
             return tuple(self._epochs)
 
-    def cut(self) -> None:
-        """Begin all averages anew: what comes now does not continue what was before."""
+    def _note(self, begin: EpochBegin) -> None:
+        self._epochs.append(begin)
+        if len(self._epochs) > MOST_EPOCHS:
+            del self._epochs[1::2]
+
+    def cut(self, time: float) -> None:
+        """Note that parameters went back: averages begin anew, as curves do not continue there."""
         with self._lock:
+            self._note(EpochBegin(0, self._steps, time))
             for series in self._series.values():
                 series.smoothed = float("nan")
 

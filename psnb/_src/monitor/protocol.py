@@ -143,7 +143,7 @@ class Metric(TypedDict):
 class EpochMark(TypedDict):
     """Where an epoch began; the list of them is always whole."""
 
-    epoch: int
+    epoch: int  # 0 where parameters went back
     step: int
     time: float  # seconds since the epoch
 

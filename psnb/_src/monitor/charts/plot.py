@@ -50,7 +50,8 @@ def plot(
         axes.plot(series["step"], series["value"], color="tab:blue", alpha=0.3, linewidth=0.8)
         axes.plot(series["step"], series["smoothed"], color="tab:blue", linewidth=1.6)
         for each in epochs:
-            axes.axvline(each.step, color="tab:gray", alpha=0.4, linewidth=0.6)
+            style = "-" if each.epoch else "--"
+            axes.axvline(each.step, color="tab:gray", alpha=0.4, linewidth=0.6, linestyle=style)
         line = series["step"], series["value"], series["smoothed"]
         _set_scale(axes, [("tab:blue", *line)], begins, log)
         # The names come from users, and are not mathematical formulas.
@@ -85,7 +86,8 @@ def _set_scale(axes: Axes, lines: Sequence[Line], epochs: Sequence[float], log: 
 def _write_numbers(axes: Axes, epochs: Sequence[EpochBegin]) -> None:
     """Write the numbers of epochs above the first chart, at most some thirty."""
     for each in epochs[:: 1 + len(epochs) // _FEW]:
-        text = f"epoch {each.epoch}" if each is epochs[0] else str(each.epoch)
+        number = str(each.epoch) if each.epoch else "rewound"
+        text = f"epoch {number}" if each is epochs[0] and each.epoch else number
         where = axes.get_xaxis_transform()
         axes.text(each.step, 1.02, text, transform=where, color="tab:gray", fontsize="x-small")
 
