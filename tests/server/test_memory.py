@@ -23,6 +23,7 @@ from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.admission import CountFilter, Probability
 from psnb._src.server.tables.changed_rows import ChangedRows
 from psnb._src.server.tables.dense import DenseTable
+from psnb._src.server.tables.eviction.policy import Eviction
 from psnb._src.server.tables.initializers import Uniform
 from psnb._src.server.tables.operations import (
     AddRows,
@@ -95,7 +96,10 @@ GRADIENT = np.full((3, 2), 0.25, np.float32)
 SOME = np.array([0, 2, 0]), np.ones((3, 2), np.float32)
 COUNTS = np.ones(OLD + MORE, np.float32)
 
-OF_ROWS = ("values", "slot.first_moment", "slot.second_moment", "show", "click", "unseen_days")
+OF_ROWS = (
+    *("values", "slot.first_moment", "slot.second_moment", "show", "click", "unseen_days"),
+    *("last_update", "uses", "last_minute"),
+)
 
 PUSHES = [
     *(on_table(name, PushRows(ids(), rows())) for name in SPARSE),
@@ -248,6 +252,61 @@ def test_a_closure_of_a_round_without_memory_fails_and_the_round_ends_without_it
             all_work(found)
         at += 7 if copied else 2  # the writes are those of the test above
     assert at > 0
+
+
+BOUNDED = {
+    "a push": PushRows(ids(30), rows(30)),
+    "new rows": PutRows(ids(30), rows(30)),
+    "what was learned": MergeRows(ids(30), rows(30), dict.fromkeys(Adam().slots, rows(30)), 3, 0.5),
+    "a lookup": LookUpRows(ids(30)),
+}
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(20, marks=FURTHER)], ids=["full", "half full"])
+@pytest.mark.parametrize("work", BOUNDED.values(), ids=BOUNDED)
+def test_rows_that_were_to_leave_stay_where_memory_lacks_for_others(
+    allocator: Allocator, work: ops.TableOperation, count: int
+) -> None:
+    creation = sparse("e", accessor=CtrAccessor(), eviction=Eviction(40, "lfu", None, 9))
+    old = 10**9 + ids(count)
+
+    def full() -> Servers:
+        made = Servers("a", [creation], copied=True)
+        for _ in range(2):
+            made.commit([on_table("e", PushRows(old, rows(count)))])
+        return made
+
+    def done(made: Servers) -> None:
+        if isinstance(work, TableWrite):
+            made.commit([on_table("e", work)])
+        else:
+            made.do(0, on_table("e", work))
+
+    whole, failures, at = full(), 0, 0
+    done(whole)
+    assert whole.shard(0).table("e").describe_rows()["evicted"] == count + 30 - 40  # type: ignore[attr-defined]
+    while True:
+        found = full()
+        before = states(found)
+        with allocator.fails(at):
+            try:
+                done(found)
+            except MemoryError:
+                failures += 1
+                assert states(found) == before
+        copies_equal(found)
+        if not allocator.failed:
+            break
+        done(found)
+        copies_equal(found)
+        if found.copy(0) is not None:
+            there, copied = (each.table("e").beside() for each in (found.shard(0), found.copy(0)))
+            assert {k: v.tolist() for k, v in there.items()} == {
+                k: v.tolist() for k, v in copied.items()
+            }
+        at += 1
+    assert states(found) == states(whole)
+    assert failures > 0
 
 
 def test_what_is_prepared_is_applied_without_more_memory(allocator: Allocator) -> None:
