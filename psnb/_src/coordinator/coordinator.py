@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -769,9 +768,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
             reported), each of shape ``(points,)``. A series is thinned out evenly when it gets
             longer than ten thousand points, so it always spans the whole run.
         """
-        records = self._core.records
-        records.merged.draw(time.time(), period=0.0)  # with the very last examples
-        history = records.history
+        history = self._core.records.history_until_now()
         return Named({name: history.series(name) for name in history.metrics()}, "metric")
 
     def plot(self, metrics: str | Sequence[str] | None = None, *, log: bool = False) -> Figure:

@@ -151,7 +151,7 @@ class CoordinatorCore:
         self.name = _labels.take(label, coordinator)
         self.strategy, self.mode = strategy, mode
         self.records = records = Records.empty(unpack_error)
-        self.recording = Recording(self.name, records.history)
+        self.recording = Recording(self.name, records)
         self.leases = LeaseRegistry(mode.closures if isinstance(mode, Sync) else None)
         scheduler = Scheduler(records.events, gate_for(mode), self.leases, ended=strategy.ended)
         loop = event_loop(strategy.client)

@@ -14,8 +14,8 @@ from psnb._src.client.parameter_shards import ParameterShards
 from psnb._src.coordinator.settings import versions
 from psnb._src.monitor.charts.curves import Curves, curves_of, joined, loaded_curves, saved_curves
 from psnb._src.monitor.commit import commit_of
-from psnb._src.monitor.history import History
 from psnb._src.monitor.run_record import MOST_CHANGES, Change, RunRecord, RunSettings
+from psnb._src.monitor.viewed import Records
 from psnb._src.protocol.modes import Mode
 from psnb._src.utils.config import to_config
 
@@ -30,7 +30,7 @@ class Recording:
     ----------
     name : str
         The coordinator's.
-    history : History
+    records : Records
         What closures report.
 
     Attributes
@@ -39,9 +39,9 @@ class Recording:
         When the run began, in seconds since the epoch.
     """
 
-    def __init__(self, name: str, history: History) -> None:
+    def __init__(self, name: str, records: Records) -> None:
         self._id, self._name, self.began = uuid.uuid4().hex, name, time.time()
-        self._history = history
+        self._records = records
         self._earlier: RunRecord | None = None
         self._before = Curves()
         self._commit = ""
@@ -59,7 +59,7 @@ class Recording:
 
     def curves(self) -> Curves:
         """Return the curves until now."""
-        return joined(self._before, curves_of(self._history))
+        return joined(self._before, curves_of(self._records.history_until_now()))
 
     def settings(
         self, mode: Mode, counts: tuple[int, int, int], parameters: Mapping[str, ParameterShards]

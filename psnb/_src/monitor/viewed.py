@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -52,6 +53,14 @@ class Records:
         history = History()
         merged, failures = MergedMetrics(history), FailureLog(unpack)
         return cls(history, merged, Staleness(), EventLog(), failures, Timeline(), OutputLog())
+
+    def history_until_now(self) -> History:
+        """Return the history with the very last values of merged metrics; any thread.
+
+        While it is only looked at, they are merged once in a while, as merging takes time.
+        """
+        self.merged.draw(time.time(), period=0.0)
+        return self.history
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,30 @@ def step(number: int) -> None:
     psnb.report(loss=1.0 / (1 + number), examples=4)
 
 
+auc = psnb.metrics.AUC()
+
+
+def report_auc(number: int) -> None:
+    psnb.report(auc=auc([0, 1], [0.25, 0.5 if number else 0.0]))
+
+
+def test_a_checkpoint_has_the_metrics_of_all_closures_before_it(
+    cluster: Client, tmp_path: Path
+) -> None:
+    with psnb.ParameterServerStrategy(cluster) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        for number in range(2):  # right after each other: metrics are not merged at once
+            coordinator.schedule(report_auc, (number,))
+            coordinator.join()
+        psnb.CheckpointManager(coordinator, tmp_path).save()
+        live = psnb.compare(coordinator, metrics="auc").axes[0].lines
+        expected = coordinator.metrics.results()["auc"]
+    (run,) = psnb.runs(tmp_path)
+    assert 0 < expected < 1
+    assert run.metrics["auc"].last == expected
+    assert {line.get_ydata()[-1] for line in live if len(line.get_ydata())} == {expected}
+
+
 def test_a_run_that_is_resumed_is_one_run_with_its_settings(
     cluster: Client, tmp_path: Path
 ) -> None:
