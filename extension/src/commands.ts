@@ -48,8 +48,8 @@ export function warn(error: string): void {
 
 export function addHubCommands({ commands }: JupyterFrontEnd, hub: Hub): void {
   commands.addCommand(CommandIDs.attach, {
-    label: 'Attach a Scheduler…',
-    caption: 'Watch a cluster that was started from the command line',
+    label: 'Attach a Scheduler or List Runs…',
+    caption: 'Watch a cluster that was started from the command line, or list the runs of a folder',
     icon: addIcon,
     execute: async (args) => {
       const address = text(args['address']);
@@ -149,9 +149,11 @@ async function attachAsked(hub: Hub): Promise<boolean> {
   let error = '';
   do {
     const { value } = await InputDialog.getText({
-      title: 'Attach a scheduler',
-      label: error ? `Not attached: ${error}` : 'Address of the scheduler, or of its dashboard',
-      placeholder: 'host:8786 or http://host:8787',
+      title: 'Attach a scheduler, or list runs',
+      label: error
+        ? `Not attached: ${error}`
+        : 'Address of the scheduler or of its dashboard, or a folder with checkpoints of runs',
+      placeholder: 'host:8786, http://host:8787 or ./checkpoints',
       text: address,
       okLabel: 'Attach',
     });

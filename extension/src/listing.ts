@@ -40,6 +40,13 @@ function processOf(identity: Identity | undefined): string {
   return identity?.host ? `, process ${identity.process} on ${identity.host}` : '';
 }
 
+/** What there is instead of a kernel. */
+const WHERE: Record<Source['kind'], string> = {
+  kernel: 'no kernel of this server',
+  scheduler: 'seen through its scheduler',
+  saved: 'a saved run',
+};
+
 /** What the panel says of one coordinator. */
 export type Row = ReturnType<typeof row>;
 
@@ -71,9 +78,7 @@ function row(source: Source, store: Store | undefined, kernel: string, seconds: 
     notebook: source.notebook,
     file,
     /** The kernel's name, or what there is instead of one. */
-    kernel:
-      kernel ||
-      (source.kind === 'scheduler' ? 'seen through its scheduler' : 'no kernel of this server'),
+    kernel: kernel || WHERE[source.kind],
     cluster: identity?.cluster || source.address,
     /** Which of those that have had this address. */
     clusterSince: since(identity?.cluster_id ?? '', identity?.cluster_started ?? 0, summary?.time ?? 0),

@@ -307,7 +307,8 @@ class SchedulerList extends ReactWidget {
         <div className="psnb-Blank">
           <p>
             To see a cluster that was started from the command line, attach its address, such as
-            host:8786, or that of its dashboard, such as http://host:8787.
+            host:8786, or that of its dashboard, such as http://host:8787. A folder with checkpoints, such
+            as ./checkpoints, lists the runs that were saved there.
           </p>
         </div>
       );

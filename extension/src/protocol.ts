@@ -284,7 +284,7 @@ export interface Scheduler {
 /** A coordinator as the hub knows it. */
 export interface Source {
   coordinator: string;
-  kind: 'kernel' | 'scheduler';
+  kind: 'kernel' | 'saved' | 'scheduler';
   notebook: string;
   kernel: string;
   address: string;
@@ -307,7 +307,7 @@ export interface Command {
   arguments: Record<string, unknown>;
 }
 
-/** Panel to hub: attach or detach a scheduler; the hub answers with a `CommandReply`. */
+/** Panel to hub: attach or detach a scheduler, or list a folder's runs; there is a reply. */
 export interface Attach {
   type: 'attach' | 'detach';
   version: number;
@@ -346,5 +346,5 @@ export const SCHEMAS = {
   OutputRow: {"type": "object", "properties": {"closure": {"type": "string"}, "text": {"type": "string"}, "time": {"type": "number"}}, "required": ["closure", "text", "time"]},
   Sources: {"type": "object", "properties": {"schedulers": {"type": "array", "items": {"$ref": "Scheduler"}}, "sources": {"type": "array", "items": {"$ref": "Source"}}, "type": {"enum": ["sources"]}, "version": {"type": "integer"}}, "required": ["schedulers", "sources", "type", "version"]},
   Scheduler: {"type": "object", "properties": {"address": {"type": "string"}, "cluster": {"type": "string"}, "cluster_id": {"type": "string"}, "cluster_started": {"type": "number"}, "coordinators": {"type": "integer"}, "error": {"type": "string"}}, "required": ["address", "cluster", "cluster_id", "cluster_started", "coordinators", "error"]},
-  Source: {"type": "object", "properties": {"address": {"type": "string"}, "coordinator": {"type": "string"}, "gone": {"type": "string"}, "kernel": {"type": "string"}, "kind": {"enum": ["kernel", "scheduler"]}, "notebook": {"type": "string"}}, "required": ["address", "coordinator", "gone", "kernel", "kind", "notebook"]},
+  Source: {"type": "object", "properties": {"address": {"type": "string"}, "coordinator": {"type": "string"}, "gone": {"type": "string"}, "kernel": {"type": "string"}, "kind": {"enum": ["kernel", "saved", "scheduler"]}, "notebook": {"type": "string"}}, "required": ["address", "coordinator", "gone", "kernel", "kind", "notebook"]},
 };

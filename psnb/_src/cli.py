@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -138,6 +139,21 @@ def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentP
         type=_positive,
         help="first remove all but the newest N, if these are whole; those in use stay",
     )
+    runs = commands.add_parser(
+        "runs",
+        help="list the runs that a folder has checkpoints of",
+        description="List the runs whose checkpoints and saved histories are in a folder, or three "
+        "levels below it, the oldest first: what psnb.runs returns.",
+    )
+    runs.add_argument(
+        "directory", metavar="DIRECTORY", type=as_path, help="the folder, or its address"
+    )
+    runs.add_argument(
+        "--updates",
+        metavar="N",
+        type=_positive,
+        help="write the newest N as lines of JSON, with their curves, as the panel takes them",
+    )
     return parser, commands.choices
 
 
@@ -196,12 +212,28 @@ def _checkpoints(parser: argparse.ArgumentParser, given: argparse.Namespace) -> 
         )
 
 
-_COMMANDS = {"demo": _demo, "predict": _predict, "checkpoints": _checkpoints}
+def _runs(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    from psnb._src.training.run_updates import update_of
+
+    found = psnb.runs(given.directory)
+    if given.updates is None:
+        print(found)
+        return
+    if not found:
+        raise psnb.errors.CheckpointError(
+            "\n".join([f"there is no run in {given.directory}", *found.wrong])
+        )
+    for run in found[-given.updates :]:
+        print(json.dumps(update_of(run)))
+
+
+_COMMANDS = {"demo": _demo, "predict": _predict, "checkpoints": _checkpoints, "runs": _runs}
 
 _INTERRUPTED = {
     "demo": "run the same command again to resume from the last checkpoint",
     "predict": "nothing was written",
     "checkpoints": "no checkpoint is half removed",
+    "runs": "nothing was changed",
 }
 
 if __name__ == "__main__":

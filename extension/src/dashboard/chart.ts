@@ -131,9 +131,19 @@ export class Chart {
       this.shape = shape;
       this.chart = new uPlot(this.options(), data, this.plot);
     }
-    const said = this.lines.map((metric) => sentence(metric, along.zero, byTime)).filter(Boolean);
-    setAttribute(this.plot, 'aria-label', said.join('. '));
+    this.describe(this.lines, along);
     this.follow(this.chart);
+  }
+
+  /** Whether it says anything to those that do not see it. */
+  get described(): boolean {
+    return this.plot.hasAttribute('aria-label');
+  }
+
+  /** Says what metrics are; `update` does so, too. */
+  describe(metrics: readonly MetricState[], { zero }: Along): void {
+    const said = metrics.map((metric) => sentence(metric, zero, this.modes.byTime)).filter(Boolean);
+    setAttribute(this.plot, 'aria-label', said.join('. '));
   }
 
   /** What it shows now; nothing if it was not drawn yet. */

@@ -161,6 +161,8 @@ export class Metrics implements Section {
   private drawEach(charts: MetricState[][], end: number): void {
     for (const lines of charts) {
       const chart = this.chart(lines[0]?.name ?? '');
+      // Out of sight it has the sentence of some time ago: it is drawn when one comes to it.
+      if (!chart.described) chart.describe(lines, this.along);
       if (!this.visible.has(chart.root)) continue;
       chart.update(lines, this.along); // Does nothing if it is up to date: the next frame goes on from here.
       if (performance.now() < end) continue;

@@ -50,7 +50,7 @@ _NOTABLE = attrgetter("name", "address", "state", "failed", "activity")
 """What of a worker does not change all the time."""
 
 
-_COLUMNS = {"steps": "step", "times": "time", "values": "value", "averages": "smoothed"}
+COLUMNS = {"steps": "step", "times": "time", "values": "value", "averages": "smoothed"}
 """Of a `Metric`, and what they are called in a history."""
 
 
@@ -200,7 +200,7 @@ class Feed:
             found = viewed.records.history.points(name, stride, before)
             points = found.points
             self._sent[name] = metric.count, found.stride, found.start + len(points)
-            series = {part: pack(points[field]) for part, field in _COLUMNS.items()}
+            series = {part: pack(points[field]) for part, field in COLUMNS.items()}
             news.append(
                 protocol.row(protocol.Metric, metric, name=name, start=found.start, **series)
             )

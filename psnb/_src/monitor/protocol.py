@@ -352,10 +352,10 @@ class Source(TypedDict):
     """A coordinator as the hub knows it."""
 
     coordinator: str
-    kind: Literal["kernel", "scheduler"]
+    kind: Literal["kernel", "scheduler", "saved"]
     notebook: str  # path of the notebook on the Jupyter server, empty if it has none
-    kernel: str  # id, empty for a scheduler
-    address: str  # of the scheduler that was attached, empty for a kernel
+    kernel: str  # id, of a kernel only
+    address: str  # of the scheduler that was attached, or the folder of a saved run; else empty
     gone: str  # why it is gone; empty while it lives
 
 
@@ -380,12 +380,12 @@ class Sources(TypedDict):
 
 
 class Attach(TypedDict):
-    """Panel to hub: attach or detach a scheduler; the hub answers with a `CommandReply`."""
+    """Panel to hub: attach or detach a scheduler, or list a folder's runs; there is a reply."""
 
     type: Literal["attach", "detach"]
     version: int
     id: str
-    address: str  # http://… of the scheduler's dashboard
+    address: str  # http://… of the scheduler's dashboard, or a folder
 
 
 class HubPost(TypedDict):

@@ -5,6 +5,7 @@ The wheel enables it. To enable it by hand: ``jupyter server extension enable ps
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 __all__ = ["_load_jupyter_server_extension"]
@@ -21,7 +22,8 @@ def _load_jupyter_server_extension(server: Any) -> None:
     from psnb._src.monitor.jupyter_server.hub import SWEEP, Hub
     from psnb._src.monitor.jupyter_server.schedulers import POLL
 
-    hub = Hub(server.kernel_manager, server.session_manager)
+    root = Path(server.root_dir).expanduser()
+    hub = Hub(server.kernel_manager, server.session_manager, root=root)
     base = server.web_app.settings["base_url"]
     given = {"hub": hub}
     posting = {**given, "secret": kernel_secret()}

@@ -59,8 +59,8 @@ class CoordinatorEntry:
     """One coordinator."""
 
     coordinator: str
-    kind: Literal["kernel", "scheduler"]
-    address: str  # of the scheduler that was attached
+    kind: Literal["kernel", "scheduler", "saved"]
+    address: str  # of the scheduler that was attached, or the folder of a saved run
     heard: float  # when its kernel's last post came, by the hub's clock
     allowance: Allowance
     backlog: Backlog = field(default_factory=Backlog)
@@ -102,7 +102,7 @@ class CoordinatorRegistry(dict[str, CoordinatorEntry]):
         self.dismissed: deque[str] = deque(maxlen=MOST_SOURCES)
 
     def add(
-        self, coordinator: str, kind: Literal["kernel", "scheduler"], address: str = ""
+        self, coordinator: str, kind: Literal["kernel", "scheduler", "saved"], address: str = ""
     ) -> CoordinatorEntry:
         """Add one.
 

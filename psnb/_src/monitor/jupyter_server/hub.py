@@ -12,6 +12,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from psnb._src.jupyter_compat import kernel_process, notebooks
@@ -22,6 +23,7 @@ from psnb._src.monitor.jupyter_server.coordinators import (
     TooManyError,
 )
 from psnb._src.monitor.jupyter_server.panel import Panel, Panels
+from psnb._src.monitor.jupyter_server.saved_runs import SavedRuns, is_folder
 from psnb._src.monitor.jupyter_server.schedulers import MOST_SCHEDULERS, Schedulers
 from psnb._src.monitor.protocol import WATCH_ONLY, reply
 
@@ -68,16 +70,23 @@ class Hub:
         The managers of the running ``ServerApp``.
     clock : callable
         Returns seconds.
+    root : pathlib.Path
+        The server's folder.
     """
 
     def __init__(
-        self, kernels: Any, sessions: Any, clock: Callable[[], float] = time.monotonic
+        self,
+        kernels: Any,
+        sessions: Any,
+        clock: Callable[[], float] = time.monotonic,
+        root: Path = Path(),
     ) -> None:
         self._kernels, self._sessions = kernels, sessions
         self._clock = clock
         self.sources = CoordinatorRegistry(clock)
         self.panels = Panels()
         self.schedulers = Schedulers(self.sources, self.panels, clock)
+        self.saved_runs = SavedRuns(root, self.sources, self.panels)
         self._given: dict[str, _Given] = {}
         self._number = itertools.count()
         self._attaching: set[asyncio.Task[None]] = set()  # kept, or they might be garbage-collected
@@ -170,7 +179,7 @@ class Hub:
         reply_to(reply(command["id"], command["coordinator"], error))
 
     def attach(self, request: protocol.Attach, reply_to: ReplyTo) -> None:
-        """Attach a scheduler, if it answers, or detach one."""
+        """Attach a scheduler, if it answers, or detach one; or list the runs of a folder."""
         if request["type"] == "attach" and len(self._attaching) >= MOST_SCHEDULERS:
             reply_to(reply(request["id"], "", "too many schedulers are asked: wait a moment"))
             return
@@ -182,6 +191,8 @@ class Hub:
         address = request["address"]
         if request["type"] == "detach":
             error, done = self.schedulers.detach(address), "no longer watching"
+        elif is_folder(address):
+            error, done = await self.saved_runs.add(address), "listed the runs of"
         else:
             error, done = await self.schedulers.attach(address), "watching"
         reply_to(reply(request["id"], "", error, "" if error else f"{done} {address}"))
