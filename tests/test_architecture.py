@@ -152,6 +152,7 @@ def test_what_is_public_is_nine_modules_and_all_else_is_private_by_its_path() ->
     found = {path.relative_to(PACKAGE).parts[0] for path in FILES}
     assert found == {
         "__init__.py",
+        "__main__.py",  # the command: python -m psnb
         "_src",
         *FRAMEWORKS,
         "checkpoint.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from distributed import Client
 from playwright.sync_api import Locator, Page, expect
 
+import psnb
 from tests.browser.conftest import REST, OpenNotebook
 from tests.browser.dashboard import PATIENCE, Dashboard
 from tests.browser.notebook import WAITING, Notebook, dialogs
@@ -353,3 +355,25 @@ def test_names_are_read_everywhere_and_what_is_gone_is_folded_away_and_dismissed
     expect(tab).to_be_visible(timeout=PATIENCE)
     gone.get_by_role("button", name="Dismiss a job", exact=True).click()
     expect(gone).to_have_count(0, timeout=PATIENCE)
+
+
+@REST
+def test_the_saved_runs_of_a_folder_are_listed_and_compared(notebook: OpenNotebook) -> None:
+    opened = notebook("1")
+    folder = opened.lab.folder / "runs"
+    folder.mkdir()
+    for day, loss in (("monday", 0.5), ("tuesday", 0.25)):
+        rows = [psnb.EpochRow(epoch, {"loss": loss / epoch}, 100, 10, 1.5) for epoch in (1, 2)]
+        psnb.TrainingHistory(rows=tuple(rows)).save(folder / f"{day}.run.json")
+    panel = Panel(opened.page)
+    panel.execute("psnb:attach", address="./runs")
+    panel.root.get_by_text("Earlier (2)").click(timeout=PATIENCE)
+    for day in ("monday", "tuesday"):
+        expect(panel.entry(day)).to_contain_text("a saved run", timeout=PATIENCE)
+        panel.entry(day).get_by_role("checkbox").check()
+    panel.root.get_by_role("button", name="Compare the 2 that are ticked").click(timeout=PATIENCE)
+    chart = opened.page.get_by_role("group", name="Chart of loss")
+    sentence = re.compile(
+        r"monday: 0\.2500 at step 20, from 0\.5000; .* tuesday: 0\.1250 at step 20"
+    )
+    expect(chart.get_by_role("img")).to_have_attribute("aria-label", sentence, timeout=PATIENCE)
