@@ -142,17 +142,22 @@ class History:
                 self._examples.add(sum(examples), monotonic())
             by_name: dict[str, list[_Value]] = {}
             counts: dict[str, int] = {}
+            steps = self._steps
             for time, values in reports:
                 more = values.get(EXAMPLES, 0.0)
                 self._total += more if math.isfinite(more) else 0.0
                 for name in values:
-                    if name not in counts:
+                    count = counts.get(name)
+                    if count is None:
                         known = self._series.get(name)
-                        counts[name] = 0 if known is None else known.count
-                    counts[name] += 1
-                    self._steps = max(self._steps, counts[name])
+                        count = 0 if known is None else known.count
+                        by_name[name] = []
+                    counts[name] = count = count + 1
+                    if count > steps:
+                        steps = count
                 for name, value in values.items():
-                    by_name.setdefault(name, []).append((self._steps, time, value, self._total))
+                    by_name[name].append((steps, time, value, self._total))
+            self._steps = steps
             for name, several in by_name.items():
                 self._append(name, several, averaged)
         self._warn()
