@@ -114,6 +114,18 @@ def test_the_notebooks_of_frameworks_train_and_end_in_a_figure(tmp_path: Path, n
 
 
 @REST
+def test_the_notebook_of_the_lab_goes_back_to_the_bit(tmp_path: Path) -> None:
+    path = named("15_the_lab")
+    notebook = run(path, tmp_path)
+    assert told(notebook) == told(nbformat.read(path, as_version=4)), _ANEW
+    said = printed(notebook)
+    assert "worst: IT" in said
+    assert "as before, to the bit: True" in said
+    assert "and it learns on: True" in said
+    assert "False" not in said
+
+
+@REST
 def test_the_notebook_that_looks_into_tables_finds_genres_and_rows_leave(tmp_path: Path) -> None:
     path = named("14_look_into_tables")
     notebook = run(path, tmp_path)
