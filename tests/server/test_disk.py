@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -32,6 +33,7 @@ from psnb._src.server.tables.operations import on_table
 from psnb._src.server.tables.sparse import SparseTable
 from psnb.errors import ConfigurationError, ServerMemoryError
 from tests.conftest import wait_until
+from tests.utils.small_disk import small_disk
 
 DIM, F4, MB = 256, np.dtype("f4"), 1 << 20
 ROW = 4 * DIM
@@ -147,6 +149,14 @@ def test_a_full_disk_is_told_with_table_bytes_and_what_to_do(tmp_path: Path) -> 
         shard.run(PreparePart(Commit("w", 0), part))
     for told in ("shard 3 on server 1", "'e'", f"{9000 * ROW:,} bytes", place.folder, "--local-di"):
         assert told in str(caught.value)
+
+
+def test_the_error_arrives_where_errors_bring_their_context_along() -> None:
+    """Of those that it knows, Dask has pickles hold what was handled as they were raised."""
+    error = DiskFullError(5_000, "here", "No space left")
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error) == "no 5,000 bytes more for rows in here: No space left"
+    assert again.nbytes == 5_000
 
 
 def test_a_folder_that_is_not_there_is_no_memory(tmp_path: Path) -> None:
@@ -295,3 +305,27 @@ def test_pages_are_counted_between_some_rows(tmp_path: Path) -> None:
     made.run(ops.PushRows(some, np.ones((some.size, 4), np.float32)))
     assert len(counted) >= looked_up + 10
     place.close()
+
+
+@pytest.mark.second_tier("needs leave to mount; most_in_a_file is the same in short")
+@pytest.mark.parametrize("how", [ops.LookUpRows, ops.PushRows, ops.PutRows, ops.MakeRoom])
+def test_a_disk_that_is_really_full_changes_nothing(tmp_path: Path, how: Any) -> None:
+    with small_disk(tmp_path, 8) as place:
+        made = table(place)
+        made.lookup(ids(0, 1000))
+        before, more = made.state(), ids(500, 9000)
+        operation = {
+            ops.LookUpRows: lambda: ops.LookUpRows(more, None, True),
+            ops.MakeRoom: lambda: ops.MakeRoom(9000),
+        }.get(how, lambda: how(more, rows(more.size)))()
+        left = os.statvfs(place).f_bavail
+        for _ in range(3):
+            with pytest.raises(MemoryError, match="No space left"):
+                made.run(operation)
+        after = made.state()
+        assert all((before[name] == after[name]).all() for name in before)
+        assert left - os.statvfs(place).f_bavail < 3 * MB // 4096  # of three files, in steps
+        made.run(ops.PushRows(ids(0, 1000), rows(1000)))  # their pages are there
+        made.lookup(ids(1000, 1010))
+        assert made.index.count == 1010
+        del made, before, after

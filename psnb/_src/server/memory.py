@@ -57,8 +57,11 @@ class DiskFullError(MemoryError):
     """
 
     def __init__(self, nbytes: int, folder: str, why: str) -> None:
-        super().__init__(f"no {nbytes:,} bytes more for rows in {folder}: {why}")
+        super().__init__(nbytes, folder, why)  # by which it is made again where it arrives
         self.nbytes, self.folder, self.why = nbytes, folder, why
+
+    def __str__(self) -> str:
+        return f"no {self.nbytes:,} bytes more for rows in {self.folder}: {self.why}"
 
 
 class Reservable:
