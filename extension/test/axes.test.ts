@@ -79,10 +79,9 @@ test('by time an axis counts from its begin', () => {
   assert.deepEqual(axis, { zero: 995, from: 0, to: 205, epochs: [{ epoch: 1, place: 0 }] });
 });
 
-/** The range of values at 1, 2, 3, ...; means over the epoch are their own averages. */
+/** The range of values at 1, 2, 3, ... */
 function shown(values: (number | null)[], means = false, epochs: number[] = []): unknown {
-  const averages = values.map((value) => (means || value === null ? value : value - 1));
-  return valueRange([{ x: values.map((_, i) => i + 1), values, averages }], epochs);
+  return valueRange([{ x: values.map((_, i) => i + 1), values, means }], epochs);
 }
 
 const RAMP = Array.from({ length: 101 }, (_, i) => i / 100);
@@ -99,7 +98,7 @@ test('a line with few values is shown whole beside one with many', () => {
   const line = (values: number[]): Parameters<typeof valueRange>[0][number] => ({
     x: values.map((_, i) => i),
     values,
-    averages: values,
+    means: false,
   });
   assert.deepEqual(valueRange([line(RAMP), line([7])], []), [0, 7]);
 });
@@ -110,5 +109,6 @@ test('the first batches of epochs do not set the range of a mean over the epoch'
   assert.deepEqual(shown(values, true), [0, 559]); // Too many to be outliers.
   assert.deepEqual(shown(values, true, epochs), [502, 559]);
   assert.deepEqual(shown(values, false, epochs), [0, 559]);
-  assert.deepEqual(shown(RAMP, true, [0.5, 99]), [0, 1]); // They do not jump.
+  assert.deepEqual(shown(RAMP, true, [99.5]), [0, 1]); // Before the first epoch.
+  assert.deepEqual(shown(RAMP, true, [0, 2000]), [0, 1]); // All that there is.
 });

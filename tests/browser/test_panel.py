@@ -373,7 +373,6 @@ def test_the_saved_runs_of_a_folder_are_listed_and_compared(notebook: OpenNotebo
         panel.entry(day).get_by_role("checkbox").check()
     panel.root.get_by_role("button", name="Compare the 2 that are ticked").click(timeout=PATIENCE)
     chart = opened.page.get_by_role("group", name="Chart of loss")
-    sentence = re.compile(
-        r"monday: 0\.2500 at step 20, from 0\.5000; .* tuesday: 0\.1250 at step 20"
-    )
+    newest, oldest = "tuesday: 0.1250 at step 20, from 0.2500", "monday: 0.2500 at step 20"
+    sentence = re.compile(f"{re.escape(newest)}.*{re.escape(oldest)}")
     expect(chart.get_by_role("img")).to_have_attribute("aria-label", sentence, timeout=PATIENCE)

@@ -122,7 +122,10 @@ def test_validation_is_in_the_chart_of_its_metric() -> None:
 
 def test_charts_share_their_steps_and_mark_where_epochs_begin() -> None:
     epochs = [{"epoch": number, "step": 10 * number - 10, "time": 0.0} for number in (1, 2)]
-    metrics = [metric("loss", np.linspace(1.0, 0.5, 21)), metric("auc", [0.5, 0.75])]
+    metrics = [
+        metric("loss", np.linspace(1.0, 0.5, 21), np.full(21, 0.75)),
+        metric("auc", [0.5, 0.75]),
+    ]
     html = render(full_update(metrics=metrics, epochs=epochs))
     texts = re.findall("<text[^>]*>([^<]*)", html)
     along = ["20", "0", "step", "epoch 1", "2"]

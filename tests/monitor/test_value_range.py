@@ -52,10 +52,10 @@ def test_the_first_batches_of_an_epoch_do_not_set_the_scale_of_a_mean_over_it() 
     assert shown_range([(places, values, values)], begins) == (0.703, 0.76)
 
 
-def test_where_the_first_batches_do_not_jump_they_are_shown() -> None:
+def test_what_came_before_the_first_epoch_counts_and_what_is_all_that_there_is() -> None:
     places = np.arange(1.0, 61.0)
-    assert shown_range([(places, places, places)], [0.5, 20.5]) == (1.0, 60.0)
     assert shown_range([(places, places, places)], [58.0]) == (1.0, 60.0)
+    assert shown_range([(places, places, places)], [1.0, 1000.0]) == (1.0, 60.0)
 
 
 def test_of_what_is_no_mean_over_the_epoch_the_first_batches_count() -> None:

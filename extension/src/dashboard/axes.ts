@@ -37,11 +37,11 @@ export function sharedAxis(
   };
 }
 
-/** A line of a chart: places in their order, values, and their averages. */
+/** A line of a chart: places in their order, values, and whether they are means over the epoch so far. */
 export interface Line {
   readonly x: readonly number[];
   readonly values: readonly (number | null)[];
-  readonly averages: readonly (number | null)[];
+  readonly means: boolean;
 }
 
 const FEW = 20; // Values of a line up to which all are shown, as of one an epoch.
@@ -59,8 +59,8 @@ export function valueRange(
 ): [number, number] | null {
   let [low, high] = [Infinity, -Infinity];
   for (const line of lines) {
-    const values = line.values.filter((value) => value !== null);
-    const [least, most] = fences(settled(line, epochs));
+    const values = settled(line, epochs);
+    const [least, most] = fences(values);
     for (const value of values) {
       if (value < least || value > most) continue;
       low = Math.min(low, value);
@@ -84,21 +84,20 @@ function fences(values: number[]): [number, number] {
   return reach > 0 ? [low - reach, high + reach] : [-Infinity, Infinity];
 }
 
-/**
- * The values by which others are outliers. A value that is its own average is a mean over the epoch so
- * far: of its first batches, it jumps.
- */
-function settled({ x, values, averages }: Line, epochs: readonly number[]): number[] {
-  const all = !epochs.length || values.some((value, i) => value !== averages[i]);
+/** The values that may set the range: a mean over the epoch jumps in its first batches. */
+function settled({ x, values, means }: Line, epochs: readonly number[]): number[] {
+  const all = values.filter((value) => value !== null);
+  if (!means) return all;
   let epoch = -1;
-  return values.filter((value, i): value is number => {
+  const rest = values.filter((value, i): value is number => {
     const place = x[i] ?? 0;
     while ((epochs[epoch + 1] ?? Infinity) <= place) epoch++;
-    if (value === null || all || epoch < 0) return value !== null;
+    if (value === null || epoch < 0) return value !== null;
     const begin = epochs[epoch] ?? 0;
     const end = epochs[epoch + 1] ?? Math.max(begin, x.at(-1) ?? 0);
     return place - begin > UNSETTLED * (end - begin);
   });
+  return rest.length ? rest : all;
 }
 
 // Steps between ticks: 1, 2 and 5 times each power of ten.

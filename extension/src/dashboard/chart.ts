@@ -184,7 +184,9 @@ export class Chart {
         this.log,
       );
       const x = points.x.map((place) => place - zero);
-      shown.push({ x, values: raw ? points.raw : points.smoothed, averages: points.smoothed });
+      // A mean is its own average.
+      const means = points.raw.every((value, i) => value === points.smoothed[i]);
+      shown.push({ x, values: raw ? points.raw : points.smoothed, means });
       return [x, ...(raw ? [points.raw] : []), ...(smoothed ? [points.smoothed] : [])];
     });
     this.range = valueRange(shown, epochs.map(({ place }) => place));

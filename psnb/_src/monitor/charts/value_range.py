@@ -44,19 +44,19 @@ def shown_range(
     >>> shown_range([(np.arange(101), values, values)])
     (0.5, 1.0)
     """
-    ranges = [_range(line[1], _settled(*line, epochs)) for line in lines]
+    ranges = [_range(_settled(*line, epochs)) for line in lines]
     known = [each for each in ranges if each is not None]
     if not known:
         return None
     return min(low for low, _ in known), max(high for _, high in known)
 
 
-def _range(values: np.ndarray, settled: np.ndarray) -> tuple[float, float] | None:
-    values, settled = values[np.isfinite(values)], settled[np.isfinite(settled)]
+def _range(values: np.ndarray) -> tuple[float, float] | None:
+    values = values[np.isfinite(values)]
     if not values.size:
         return None
-    if settled.size > FEW:
-        low, high = np.quantile(settled, _QUANTILES)
+    if values.size > FEW:
+        low, high = np.quantile(values, _QUANTILES)
         reach = _REACH * (high - low)
         if reach > 0:  # else it is a constant with exceptions, which are all that there is to see
             values = values[(values >= low - reach) & (values <= high + reach)]
@@ -66,7 +66,7 @@ def _range(values: np.ndarray, settled: np.ndarray) -> tuple[float, float] | Non
 def _settled(
     places: np.ndarray, values: np.ndarray, averages: np.ndarray, epochs: Sequence[float]
 ) -> np.ndarray:
-    """Return the values by which others are outliers.
+    """Return the values that may set the scale.
 
     A value that is its own average is a mean over the epoch so far: of its first batches, it jumps.
     """
@@ -76,4 +76,5 @@ def _settled(
     ends = np.append(begins[1:], max(places[-1], begins[-1]))
     epoch = np.searchsorted(begins, places, "right") - 1
     inside = places - begins[epoch] > _UNSETTLED * (ends - begins)[epoch]
-    return values[inside | (epoch < 0)]
+    rest = values[inside | (epoch < 0)]
+    return rest if rest.size else values
