@@ -8,14 +8,16 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 import ipywidgets
 import pytest
 
 from psnb import errors
+from psnb._src.monitor.commands import _ARGUMENTS
 from psnb._src.monitor.display import LiveView
 from psnb._src.monitor.own_page import CoordinatorWidgets
+from psnb._src.monitor.protocol import CommandName
 from psnb._src.monitor.statistics import TrainingProgress
 from psnb._src.monitor.viewed import OptimizerState
 from tests.monitor.viewed import DEADLINE, FakeViewed
@@ -105,6 +107,11 @@ def test_a_command_that_fails_says_why(make: Make) -> None:
     viewed.error = OSError("no space left")
     click(widgets.checkpoint)
     assert outcomes.get(timeout=DEADLINE) == "no space left"
+
+
+def test_each_command_without_arguments_has_a_button(make: Make) -> None:
+    widgets = make(FakeViewed())
+    assert set(widgets.buttons) == set(get_args(CommandName)) - set(_ARGUMENTS)
 
 
 def test_buttons_that_can_do_nothing_are_disabled_and_say_why(make: Make) -> None:

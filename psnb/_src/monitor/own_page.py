@@ -47,6 +47,7 @@ LABELS: dict[CommandName, str] = {
     "cancel_queued": "Cancel queued",
     "stop_training": "Stop training",
     "checkpoint": "Checkpoint now",
+    "rewind": "Rewind",
     "add_worker": "Add worker",
 }
 """The commands that have a button: those that take no arguments."""
