@@ -607,8 +607,9 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
             With these widgets:
 
             - ``pause``, ``resume``, ``drain``, ``cancel_queued``, ``stop_training``,
-              ``checkpoint``, ``rewind``, ``add_worker``: a ``Button`` each, disabled while it can do nothing;
-              ``buttons`` has them by name. Unlike the dashboard's, they ask nothing back.
+              ``checkpoint``, ``rewind``, ``add_worker``: a ``Button`` each, disabled while it can
+              do nothing; ``buttons`` has them by name. Unlike the dashboard's, they ask nothing
+              back.
             - ``rates``: a ``FloatLogSlider`` of the learning rate by parameter; ``sliders``: a
               ``VBox`` of all, also of those that come.
             - ``progress``: a bar for ``share``; ``message``: a ``Label`` for ``outcome``.
