@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-
-import numpy as np
-
-from psnb._src.server import hashing
 
 FIRST = 1.0
 """The value with which rows begin."""
@@ -29,11 +26,13 @@ class LeavingModel:
     bound: int
     evict: str
     more: int  # how many are chosen beside those that are needed
+    row_of: Callable[[int], int]  # the number of an id's row in the table
     count: int = 1  # occurrences for a row
     rows: dict[int, Row] = field(default_factory=dict)
     waiting: dict[int, int] = field(default_factory=dict)
     queue: list[int] = field(default_factory=list)
     leave: set[int] = field(default_factory=set)  # of the queue, those not used since
+    first: int = 0  # the row whose turn it is, of equal ones
     step: int = 0
     minute: int = 0
     evicted: int = 0
@@ -44,7 +43,11 @@ class LeavingModel:
         needed = size + held - max(0, self.bound - len(self.rows))
         if len(self.leave) >= needed:
             return True
-        self.queue = sorted(self.rows, key=self._order)[: needed + self.more]
+        first = min(self.first, len(self.rows) - 1)
+        turns = {each: (self.row_of(each) - first) % len(self.rows) for each in self.rows}
+        self.queue = sorted(self.rows, key=lambda each: (*self._order(each), turns[each]))
+        del self.queue[needed + self.more :]
+        self.first = (first + max(turns[each] for each in self.queue) + 1) % len(self.rows)
         self.leave = {*self.queue}
         return needed <= len(self.rows)
 
@@ -86,7 +89,6 @@ class LeavingModel:
         self.rows[each] = Row()
 
     def _order(self, each: int) -> tuple[int, ...]:
-        row, hashed = self.rows[each], np.empty(1, np.uint64)
-        hashing.hash_ids(np.array([each], np.uint64), hashed)
+        row = self.rows[each]
         uses = (row.uses,) if self.evict != "lru" else ()
-        return (*uses, row.last, int(hashed[0]))
+        return (*uses, row.last)

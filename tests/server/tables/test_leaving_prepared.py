@@ -31,6 +31,7 @@ def test_ids_that_had_rows_wait_in_slots_that_were_kept_for_them() -> None:
     of.run(put(range(1600)))
     made = of.reserve(push(*range(1600)))
     for start in range(10_000, 12_000, 100):
+        of.updater.step += 1  # what comes now is used later
         of.run(put(range(start, start + 100)))
     made()
     assert of.index.waiting > 800

@@ -62,7 +62,7 @@ class Both:
         how = {"dtype": ["float32", "bfloat16", "float16"][seed // 2 % 3]}
         how["storage"] = ["memory", "disk"][seed // 6 % 2]
         self.table = table(Eviction(BOUND, evict, *self.times), admission=admission, **how)
-        self.model = LeavingModel(BOUND, self.evict, leaving._LEAST, self.count)
+        self.model = LeavingModel(BOUND, self.evict, leaving._LEAST, self.row_of, self.count)
         self.later: list[tuple[list[int], Callable[[], None]]] = []
         self.mark, self.saved = self.table.changed_since("").mark, dict[int, float]()
         self.open: tuple[Snapshot, dict[int, float]] | None = None
@@ -71,6 +71,9 @@ class Both:
         size = self.random.integers(0, most, endpoint=True)
         found: list[int] = self.random.choice(30, size, replace=False).tolist()
         return found
+
+    def row_of(self, each: int) -> int:
+        return int(self.table.index.find(array(each))[0])
 
     @property
     def held(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,15 +20,20 @@ class Map:
         self.keys, self.rows = np.zeros(slots, np.uint64), np.full(slots, hashing.EMPTY)
         self.by_row, self.stamps = np.zeros(bound, np.uint64), np.zeros(bound, np.uint32)
         self.count = self.head = self.used = 0
-        self.queue = np.empty(0, np.uint64)
+        self.queue = np.empty(0, np.int64)
         self.known: dict[int, int] = {}
 
     def choose(self, ids: list[int]) -> None:
         """Let these leave next."""
         replacing.touch(np.arange(self.count), self.stamps, np.uint32(1), NO, NO, np.uint32(0))
-        self.queue, self.head = np.array(ids, np.uint64), 0
-        flagged = replacing.set_flags(self.keys, self.rows, self.queue, self.stamps)
+        self.queue, self.head = self.rows_of(ids), 0
+        flagged = replacing.set_flags(self.rows_of(ids), self.stamps, replacing.FLAG)
         assert flagged == len(self.known.keys() & {*ids})
+
+    def rows_of(self, ids: list[int]) -> np.ndarray:
+        out = np.empty(len(ids), np.int64)
+        hashing.find(self.keys, self.rows, np.array(ids, np.uint64), out)
+        return out
 
     def give(self, ids: list[int]) -> tuple[np.ndarray, int]:
         array, out = np.array(ids, np.uint64), np.empty(len(ids), np.int64)
@@ -55,9 +59,7 @@ class Map:
         self.check()
 
     def check(self) -> None:
-        ids = np.array(list(range(40)), np.uint64)
-        found = np.empty(40, np.int64)
-        hashing.find(self.keys, self.rows, ids, found)
+        found = self.rows_of([*range(40)])
         self.known = {each: row for each, row in enumerate(found.tolist()) if row >= 0}
         assert sorted(self.known.values()) == list(range(self.count))
         assert {int(self.by_row[row]) for row in self.known.values()} == {*self.known}
@@ -123,13 +125,9 @@ def test_lowered_stamps_keep_their_flags() -> None:
     assert stamps.tolist() == [0, 1 << 31, 11]
 
 
-@pytest.mark.parametrize("slack", [0, 3])
-def test_the_lowest_numbers_are_below_their_bound(slack: int) -> None:
-    random = np.random.default_rng(0)
-    counts = np.zeros(16, np.int64)
-    for most in (1, 2, 17, 1000, 2**64 - 1):
-        numbers = random.integers(0, most, 200, dtype=np.uint64, endpoint=True)
-        for count in (1, 7, 200):
-            low, high = replacing.bound_of_lowest(numbers, count, slack, counts)
-            assert np.count_nonzero(numbers < low) < count <= np.count_nonzero(numbers <= high)
-            assert low == high or np.count_nonzero(numbers <= high) <= count + slack
+def test_flags_are_taken_away_from_rows_that_have_one() -> None:
+    map_ = Map(6)
+    map_.give([1, 2, 3])
+    map_.choose([1, 2])
+    assert replacing.set_flags(map_.rows_of([1, 3, 9]), map_.stamps, np.uint32(0)) == 1
+    assert np.count_nonzero(map_.stamps & replacing.FLAG) == 1

@@ -22,7 +22,7 @@ from psnb._src.server.tables.changed_rows import Watcher
 from psnb._src.server.tables.checks import MINUTES, POSITION, check_array, check_ids
 from psnb._src.server.tables.eviction import replacing
 from psnb._src.server.tables.eviction.leaving import Leaving
-from psnb._src.server.tables.eviction.policy import lowest
+from psnb._src.server.tables.eviction.policy import LRU
 from psnb._src.server.tables.growing_array import GrowingArray
 from psnb._src.server.tables.row_index import RowRequest
 from psnb._src.server.tables.row_table import RowTable
@@ -46,12 +46,14 @@ class LeavingRows(RowTable):
         self._rehearses = False  # what is done will be undone
         if self._leaving is not None:
             count = max(1, _BLOCK // self.dim)
-            self._begun = scratch((count, self.dim), self.computed)
             self._into = scratch(count, np.int64), scratch(count, np.uint64)
             self._parts = {}
             for name in self.expected.numbers:
                 dtype, shape = self.expected.form_of(name)
                 self._parts[name.removeprefix("slot.")] = scratch((count, *shape), dtype)
+            half = self.dtype != self.computed
+            shape = count, self.dim
+            self._begun = scratch(shape, self.computed) if half else self._parts["values"]
 
     def requested(
         self,
@@ -84,11 +86,13 @@ class LeavingRows(RowTable):
         missing = rows.look(request, known)
         may_miss = missing or found is None  # what is written later may find its rows gone by then
         if repeated and request.repeats is None and may_miss:  # a new id takes one row
-            into = request.rows
             each, position = distinct(ids)
-            request = rows.prepare(each, counting, False, inserted)
-            request.repeats = position, into
-            missing = rows.look(request)
+            repeated = each.size < ids.size
+            if repeated:
+                into = request.rows
+                request = rows.prepare(each, counting, False, inserted)
+                request.repeats = position, into
+                missing = rows.look(request)
         size = request.ids.size
         # What is looked up now, and there, takes no rows, nor keeps those that others will take.
         if (missing or self.promises or found is None) and self._lacks(size):
@@ -151,6 +155,8 @@ class LeavingRows(RowTable):
         before, start, new = self.index.count, 0, 0
         for array in self.row_arrays():
             array.grow(count)
+        for name in self._slots:
+            self._parts[name][:] = self.updater.required().initial_slot(name)
         try:
             while True:
                 start, some = replacing.next_chosen(
@@ -173,7 +179,8 @@ class LeavingRows(RowTable):
         arrays: dict[str, GrowingArray] = {"values": self._values, **self._slots}
         for name, array in arrays.items():
             first = self._parts[name][: rows.size]
-            first[:] = values if name == "values" else self.updater.required().initial_slot(name)
+            if name == "values" and self._begun is not self._parts[name]:
+                first[:] = values
             word = _word(first.strides[0])
             replacing.put_rows(array.rows.view(word), rows, first.view(word))
         if self._use is not None:
@@ -222,23 +229,15 @@ class LeavingRows(RowTable):
             "batches, or fewer closures at a time"
         )
 
-    def _chosen(self, size: int) -> int:
-        """Return how many ids are chosen for a write of ``size`` ids, and others under way."""
-        assert self._leaving is not None
-        return min(self._leaving.most_chosen(self._under_way(size)), self.index.count)
+    def _lowest(self, size: int, evict: str | None = None) -> np.ndarray:
+        return self._first_to_leave(min(self._under_way(size), self.index.count), evict)
 
-    def _lowest(self, size: int) -> np.ndarray:
-        return self._first_to_leave(self._chosen(size))
-
-    def _first_to_leave(self, count: int) -> np.ndarray:
-        assert self._leaving is not None
-        ids = self._growing().last_ids(0)
-        return self._leaving.lowest(count, ids, self.updater.step, self._use, self.name)
-
-    def _least_recent(self, count: int) -> np.ndarray:
-        assert self._leaving is not None
-        stamps = self._leaving.stamps & np.uint32(replacing.MOST_STAMP)
-        return lowest(stamps.astype(np.uint64), self._growing().last_ids(0), count)
+    def _first_to_leave(
+        self, needed: int, evict: str | None = None, *, whole: bool = False
+    ) -> np.ndarray:
+        ids = read_only(self._growing().last_ids(0))
+        of = ids, self.updater.step, self._use, self.name, evict
+        return self._required().lowest(needed, *of, whole=whole) if needed else ids[:0]
 
     def choice(self, size: int, read: np.ndarray | None) -> ops.ChooseLeaving | None:
         """Return what must be done first on all replicas, for a write of ``size`` ids.
@@ -259,10 +258,7 @@ class LeavingRows(RowTable):
     def choose(self, ids: np.ndarray) -> None:
         """Have the rows of ids leave next, in their order."""
         check_ids(f"ids for {self.name!r}", ids)
-        leaving = self._required()
-        np.bitwise_and(leaving.stamps, np.uint32(replacing.MOST_STAMP), out=leaving.stamps)
-        leaving.queue, leaving.head = ids, 0
-        self._growing().flag(leaving)
+        self._growing().flag(self._required(), ids)
 
     @property
     def excess(self) -> int:
@@ -278,16 +274,16 @@ class LeavingRows(RowTable):
         """
         if not self.excess:
             return
-        first, failed = self._first_to_leave, None
+        evict, failed, excess = None, None, self.excess
         try:
-            gone = first(self.excess)
+            gone = self._first_to_leave(excess, whole=True)[:excess]
         except ConfigurationError as error:  # too late to refuse: the rows are there
-            first, failed = self._least_recent, error
-            gone = first(self.excess)
+            evict, failed = LRU, error
+            gone = self._first_to_leave(excess, LRU, whole=True)[:excess]
         yield ops.RemoveRows(gone)
         # Some that were to leave for updates that are prepared are gone themselves.
         if self._lacks(0):
-            yield ops.ChooseLeaving(first(self._chosen(0)))
+            yield ops.ChooseLeaving(self._lowest(0, evict))
         if failed is not None:
             reason = str(failed).removesuffix(". Nothing was changed")
             raise ConfigurationError(
@@ -341,7 +337,7 @@ class LeavingRows(RowTable):
             kernels.copy_rows(array.rows.view(np.uint8), movers, holes)
             array.grow(count)
         if self._leaving is not None:
-            self._leaving.flags()
+            self._growing().follow(self._leaving)
         self._gone = True
 
     def _keep(self, kept: np.ndarray, *, forget_waiting: bool = False) -> None:
@@ -359,7 +355,7 @@ class LeavingRows(RowTable):
         self.replace_index(index)
         self.measure()
         if self._leaving is not None:
-            self._leaving.flags()
+            self._growing().follow(self._leaving)
         self._gone = True
 
     def _required(self) -> Leaving:

@@ -283,7 +283,7 @@ class GrowingRowIndex:
         ids = read_only(request.ids)
         done, leaving.head, count, taken = replacing.choose_rows(
             *(self._keys, self._rows, ids, request.admitted, request.min_count, leaving.stamps),
-            *(leaving.queue, leaving.head, self.count, leaving.bound),
+            *(leaving.rows, leaving.head, self.count, leaving.bound),
             *(request.min_count == 1 and request.looked == self._looked(), request.rows),
         )
         leaving.flagged -= taken
@@ -310,11 +310,16 @@ class GrowingRowIndex:
         self._ids.grow(self.count)
         self.numbering = _numbering()
 
-    def flag(self, leaving: Leaving) -> None:
-        """Flag the rows of the ids that are to leave next."""
-        leaving.flagged = replacing.set_flags(
-            self._keys, self._rows, read_only(leaving.queue), leaving.stamps
-        )
+    def flag(self, leaving: Leaving, ids: np.ndarray) -> None:
+        """Flag the rows of the ids that are to leave next, and no others."""
+        replacing.set_flags(leaving.rows[leaving.head :], leaving.stamps, np.uint32(0))
+        leaving.queue, leaving.rows, leaving.head = ids, self.find(ids), 0
+        leaving.flagged = replacing.set_flags(leaving.rows, leaving.stamps, replacing.FLAG)
+
+    def follow(self, leaving: Leaving) -> None:
+        """Find the rows of the ids that are to leave next again, as some were removed."""
+        leaving.rows = self.find(leaving.queue)
+        leaving.flagged = int(np.count_nonzero(leaving.stamps & replacing.FLAG))
 
     def take_back(self, count: int) -> None:
         """Take back the rows from ``count`` on, the last that were given."""

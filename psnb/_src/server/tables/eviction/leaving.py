@@ -2,14 +2,20 @@
 
 A table with a bound has a queue of ids, chosen at some moment as those that shall leave first. What
 is used after that stays. When too few are left in it for all writes that are under way, others are
-chosen: one row in some, in one pass over how rows were used. So an insertion takes constant time,
-with the table full. Only the primary of a shard chooses, and its replicas get the ids: a user's
-function may give them others.
+chosen: the lowest sixteenth of all rows, in one pass over how they were used.
+
+No choice takes long. A sample of the rows says how they must have been used to be among the lowest.
+Of a table of more than a million rows, the pass ends when there are some ten thousand such, and the
+next one goes on from there. So an insertion takes constant time, with the table full.
+
+Only the primary of a shard chooses, and its replicas get the ids: a user's function may give them
+others, and their passes are elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,19 +23,32 @@ import numpy as np
 from psnb._src.server import hashing
 from psnb._src.server.hashing import MOST_ROWS
 from psnb._src.server.kernels import read_only
-from psnb._src.server.memory import scratch
 from psnb._src.server.tables.checks import RECENCY
 from psnb._src.server.tables.eviction import replacing
-from psnb._src.server.tables.eviction.policy import MOST_UPDATES, Eviction, RowUsage, blocks, lowest
+from psnb._src.server.tables.eviction.policy import (
+    BLOCK,
+    LRU,
+    MOST_UPDATES,
+    Eviction,
+    RowUsage,
+    Score,
+    blocks,
+    bound_of_lowest,
+    in_order,
+)
 from psnb._src.server.tables.growing_array import GrowingArray
 from psnb._src.server.tables.row_use import RowUse
 
 _NO_IDS = np.empty(0, np.uint64)
+_HIGHEST = np.uint64(2**64 - 1)
 _NUMBER = np.dtype(np.uint32)
 
-_SHARE, _LEAST, _MOST = 16, 64, 1 << 20
-"""One row in so many is chosen at a time; at least and at most so many, beside those that writes
-under way may need."""
+_SHARE, _LEAST, _MOST = 16, 64, 1 << 16
+"""One row in so many is among the lowest; at least so many, and at most so many are chosen at a
+time, beside those that writes under way may need."""
+
+_SAMPLE = 1 << 16
+"""Rows that are looked at to know which are the lowest; of fewer, all are."""
 
 _AT_ONCE = 1 << 20
 """Rows whose time is over that leave in one minute, about: no server is held up for long."""
@@ -53,6 +72,8 @@ class Leaving:
         The arrays that are saved of it.
     queue : numpy.ndarray
         The ids that are to leave next, in their order; the first ``head`` have been passed.
+    rows : numpy.ndarray
+        The row that each of them had when it was chosen, int64; -1 if none.
     flagged : int
         How many of the others still are.
     minutes : int
@@ -77,12 +98,13 @@ class Leaving:
     def restart(self) -> None:
         """Begin anew; there are no rows."""
         self._first = 0  # the update that a stamp of 0 stands for
+        self._next = 0  # the row at which the next choice begins
         self._undated: set[str] = set()  # arrays of which what was loaded has none
         self.choose_none()
 
     def choose_none(self) -> None:
         """Have none leave next; the flags are gone already."""
-        self.queue, self.head, self.flagged = _NO_IDS, 0, 0
+        self.queue, self.rows, self.head, self.flagged = _NO_IDS, _NO_IDS.view(np.int64), 0, 0
 
     @property
     def arrays(self) -> list[GrowingArray]:
@@ -154,21 +176,25 @@ class Leaving:
     def begin(self, rows: np.ndarray) -> None:
         """Note that rows are new, or another id's."""
         for array in self._arrays.values():
-            array.rows[rows] = 0
-
-    def flags(self) -> None:
-        """Count again which rows are to leave next, as some were removed."""
-        self.flagged = int(np.count_nonzero(self.stamps & replacing.FLAG))
+            array.rows[:, 0][rows] = 0
 
     def lowest(
-        self, count: int, ids: np.ndarray, step: int, use: RowUse | None, name: str
+        self,
+        needed: int,
+        ids: np.ndarray,
+        step: int,
+        use: RowUse | None,
+        name: str,
+        evict: str | Score | None = None,
+        *,
+        whole: bool = False,
     ) -> np.ndarray:
-        """Return the ids of the rows that are to leave first, in their order.
+        """Return the ids of rows that are to leave first, in their order.
 
         Parameters
         ----------
-        count : int
-            How many.
+        needed : int
+            How many at least, of at least as many rows.
         ids : numpy.ndarray
             Of all rows.
         step : int
@@ -177,27 +203,55 @@ class Leaving:
             The shows and clicks of rows.
         name : str
             The table's, for messages.
+        evict : str or callable, optional
+            Which leave, if it is not the table's rule.
+        whole : bool
+            Whether none of the rows that stay may be lower, of however many.
 
         Raises
         ------
         ConfigurationError
             If a user's function fails.
         """
-        order = scratch(ids.size, np.uint64)
-        clock = max(0, step - self._first)
-        accessor = None if use is None else use.accessor
-        for rows in blocks(ids.size):
-            stamps = self.stamps[rows] & np.uint32(replacing.MOST_STAMP)
-            age = (clock - np.minimum(stamps, clock)).astype(_NUMBER)
-            count_ = self._arrays["uses"].rows[rows, 0].copy() if self.eviction.counts else age[:0]
-            shown = () if use is None else use.rows[rows].T.copy()
-            usage = RowUsage(age, count_, *shown)
-            order[rows] = self.eviction.order(usage, stamps, accessor, name)
-        return lowest(order, ids, count)
+        of = self.eviction if evict is None else replace(self.eviction, evict=evict)
+        more = max(self.bound // _SHARE, _LEAST)
+        lowest, wanted = needed + more, ids.size if whole else needed + min(more, _MOST)
+        sample = slice(None, None, 1 + (ids.size - 1) // _SAMPLE)
+        sampled = self._order(of, sample, step, use, name)
+        out = np.empty(BLOCK, np.int64)
+        while True:
+            share = min(-(-lowest // sample.step), sampled.size)
+            number, alike = bound_of_lowest(sampled, share)
+            alike = ids.size if share == sampled.size else alike * sample.step
+            number = _HIGHEST if share == sampled.size else number
+            found, orders, count = [out[:0]], [sampled[:0]], 0
+            for rows in blocks(ids.size, min(self._next, ids.size - 1)):
+                order = self._order(of, rows, step, use, name)
+                size, alike = replacing.find_below(order, number, alike, rows.start, out)
+                found.append(out[:size].copy())
+                orders.append(order[found[-1] - rows.start])
+                count += size
+                if count >= wanted:
+                    break
+            if count >= needed:
+                all_found = np.concatenate(found)
+                self._next = int(all_found[-1] + 1) % ids.size
+                return in_order(np.concatenate(orders), ids[all_found])
+            lowest *= 2  # the sample was not like the rest
 
-    def most_chosen(self, needed: int) -> int:
-        """Return how many ids are chosen when so many are needed."""
-        return needed + min(max(self.bound // _SHARE, _LEAST), _MOST)
+    def _order(
+        self, of: Eviction, rows: slice, step: int, use: RowUse | None, name: str
+    ) -> np.ndarray:
+        """Return an unsigned number for each of some rows: those with the lowest leave first."""
+        stamps = self.stamps[rows] & np.uint32(replacing.MOST_STAMP)
+        if of.evict == LRU:  # that is all
+            return of.order(RowUsage(stamps, stamps[:0]), stamps, None, name)
+        clock = max(0, step - self._first)
+        age = (clock - np.minimum(stamps, clock)).astype(_NUMBER)
+        uses = self._arrays["uses"].rows[rows, 0].copy() if of.counts else age[:0]
+        shown = () if use is None else use.rows[rows].T.copy()
+        accessor = None if use is None else use.accessor
+        return of.order(RowUsage(age, uses, *shown), stamps, accessor, name)
 
     def over(self, step: int, ids: np.ndarray) -> np.ndarray:
         """Return the rows whose time is over, ascending; of very many, a part.

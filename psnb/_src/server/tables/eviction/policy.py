@@ -1,7 +1,7 @@
 """Eviction: which rows leave a table when others need their place, or their time is over. Pure.
 
-All of it follows from how rows were used, and from their ids where that is equal: neither from
-their numbers nor from the server, so that a replica would choose as the primary does.
+All of it follows from how rows were used. Where that is equal, the table's rows take turns, so that
+what lies side by side in memory is replaced together, and will be again.
 """
 
 from __future__ import annotations
@@ -12,11 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.server import hashing
-from psnb._src.server.kernels import read_only
-from psnb._src.server.memory import scratch
 from psnb._src.server.tables.checks import RECENCY
-from psnb._src.server.tables.eviction import replacing
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.utils.config import to_config
 from psnb._src.utils.text import shown
@@ -105,7 +101,7 @@ class Eviction:
     def order(
         self, usage: RowUsage, stamps: np.ndarray, accessor: CtrAccessor | None, name: str
     ) -> np.ndarray:
-        """Return a number for each row, uint64 ``(n,)``: those with the lowest leave first.
+        """Return an unsigned number for each row, ``(n,)``: those with the lowest leave first.
 
         Raises
         ------
@@ -113,7 +109,7 @@ class Eviction:
             If a user's function raises, or returns what is no score for each row.
         """
         if self.evict == LRU:
-            return stamps.astype(np.uint64)
+            return stamps
         if self.evict == LFU:
             return _then(usage.count, stamps)
         if self.evict == SCORE:
@@ -161,48 +157,35 @@ BLOCK = 1 << 16
 """Rows whose use is looked at together."""
 
 
-def blocks(count: int) -> Iterator[slice]:
-    """Yield which rows of ``count`` are looked at together."""
-    for start in range(0, count, BLOCK):
+def blocks(count: int, first: int = 0) -> Iterator[slice]:
+    """Yield which rows of ``count`` are looked at together, from one on and then those before."""
+    for start in range(first, count, BLOCK):
         yield slice(start, min(start + BLOCK, count))
+    for start in range(0, first, BLOCK):
+        yield slice(start, min(start + BLOCK, first))
 
 
-def lowest(order: np.ndarray, ids: np.ndarray, count: int) -> np.ndarray:
-    """Return the ``count`` ids with the lowest numbers, in their order; equal ones by their hash.
+def bound_of_lowest(order: np.ndarray, count: int) -> tuple[np.uint64, int]:
+    """Return the highest of the ``count`` lowest numbers, and how many of these are equal to it.
 
     Parameters
     ----------
     order : numpy.ndarray
-        A number for each id, uint64 ``(n,)``.
-    ids : numpy.ndarray
-        Distinct, uint64 ``(n,)``.
+        Unsigned, ``(n,)``.
     count : int
-        From 0 to n.
+        From 1 to n.
     """
-    if not count:
-        return ids[:0].copy()
-    slack, counts = count // 8 + 1024, scratch(1 << 16, np.int64)
-    low, high = replacing.bound_of_lowest(order, count, slack, counts)
-    at = np.flatnonzero(order <= np.uint64(high))
-    if low == high and at.size - count > slack:
-        # Many are alike, as of a table that was just loaded.
-        alike = order[at] == np.uint64(low)
-        hashes = _hashes(ids[at[alike]])
-        least = count - (at.size - hashes.size)
-        _, highest = replacing.bound_of_lowest(hashes, least, slack, counts)
-        alike[alike] = hashes > np.uint64(highest)
-        at = at[~alike]
-    # First by hash, then stably by number, 16 bits at a time: numpy sorts these by radix.
-    at = at[np.argsort(_hashes(ids[at]))]
-    rest = order[at]
-    rest -= rest.min()
+    number = np.partition(order, count - 1)[count - 1]
+    return np.uint64(number), count - int(np.count_nonzero(order < number))
+
+
+def in_order(order: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Return ids by their numbers, unsigned ``(n,)``; equal ones stay as they are."""
+    if not ids.size:
+        return ids
+    # 16 bits at a time: numpy sorts these by radix.
+    rest = order - order.min()
     for _ in range(0, int(rest.max()).bit_length(), 16):
         then = np.argsort(rest.astype(np.uint16), kind="stable")
-        at, rest = at[then], rest[then] >> np.uint64(16)
-    return ids[at[:count]]
-
-
-def _hashes(ids: np.ndarray) -> np.ndarray:
-    found = np.empty_like(ids)
-    hashing.hash_ids(read_only(ids), found)
-    return found
+        ids, rest = ids[then], rest[then] >> rest.dtype.type(16)
+    return ids

@@ -61,10 +61,10 @@ def choose_rows(  # type: ignore[no-untyped-def]
     """Find the rows of ids, and choose rows for those that are to get one.
 
     ``out`` gets the row of each id; -1 if it gets none now; -2 less the row that it is to get: one
-    of those at the end as long as there are fewer than ``bound``, then those of the ids in the
-    ``queue``, from ``head`` on. ``admitted`` and ``min_count`` are as for `find_or_add`; where one
-    occurrence is enough, what `find` gives may be ``known``, and be in ``out``. Only flags are
-    changed. Ids that are to get a row must be distinct.
+    of those at the end as long as there are fewer than ``bound``, then those in the ``queue``
+    (int64) that have a flag, from ``head`` on. ``admitted`` and ``min_count`` are as for
+    `find_or_add`; where one occurrence is enough, what `find` gives may be ``known``, and be in
+    ``out``. Only flags are changed. Ids that are to get a row must be distinct.
 
     Returns how many are done, the next head, the next count, and how many flags were taken away.
     """
@@ -93,8 +93,8 @@ def choose_rows(  # type: ignore[no-untyped-def]
         while row < 0:
             if head == queue.size:
                 return i, head, count, taken
-            _ask(keys, rows, queue[min(head + AHEAD, queue.size - 1)])
-            row = rows[slot_of(keys, rows, queue[head])]
+            ask_for(stamps, max(0, queue[min(head + AHEAD, queue.size - 1)]), 0)
+            row = queue[head]
             head += 1
             if row >= 0 and not stamps[row] & FLAG:
                 row = -1
@@ -203,14 +203,13 @@ def touch(rows, stamps, stamp, uses, minutes, minute):  # type: ignore[no-untype
 
 
 @njit(cache=True, nogil=True)
-def set_flags(keys, rows, ids, stamps):  # type: ignore[no-untyped-def]
-    """Flag the rows of ids that have one; return how many were not flagged."""
+def set_flags(rows, stamps, flag):  # type: ignore[no-untyped-def]
+    """Flag rows, or take flags away (0), but for those below 0; return how many change."""
     count = 0
-    for i in range(ids.size):
-        _ask(keys, rows, ids[min(i + AHEAD, ids.size - 1)])
-        row = rows[slot_of(keys, rows, ids[i])]
-        if row >= 0 and not stamps[row] & FLAG:
-            stamps[row] |= FLAG
+    for i in range(rows.size):
+        ask_for(stamps, max(0, rows[min(i + AHEAD, rows.size - 1)]), 0)
+        if rows[i] >= 0 and stamps[rows[i]] & FLAG != flag:
+            stamps[rows[i]] ^= FLAG
             count += 1
     return count
 
@@ -234,45 +233,17 @@ def delete_rows(keys, rows, by_row, gone, holes, movers):  # type: ignore[no-unt
         by_row[holes[i]] = key
 
 
-_BUCKETS = 1 << 16
-
-
 @njit(cache=True, nogil=True)
-def _bucket_of(numbers, low, high, shift, before, count, counts):  # type: ignore[no-untyped-def]
-    """Return the bucket in which the ``count``-th lowest number is, and how many are below it.
+def find_below(order, number, alike, start, out):  # type: ignore[no-untyped-def]
+    """Write which rows, from ``start`` on, have a number below this one, or of the first ``alike``.
 
-    Of the numbers from ``low`` to ``high``; ``before`` are below these. And how many it has.
+    Those are the rows that have the same number. Returns how many it writes, and how many that are
+    alike may still come.
     """
-    counts[:] = 0
-    for i in range(numbers.size):
-        if low <= numbers[i] <= high:
-            counts[np.int64((numbers[i] - low) >> np.uint64(shift))] += 1
-    bucket = np.int64(0)
-    while before + counts[bucket] < count:
-        before += counts[bucket]
-        bucket += 1
-    return bucket, before, counts[bucket]
-
-
-@njit(cache=True, nogil=True)
-def bound_of_lowest(numbers, count, slack, counts):  # type: ignore[no-untyped-def]
-    """Return numbers ``low`` and ``high`` for the ``count`` lowest (1 at least) of uint64 ones.
-
-    All below ``low`` are among these, and none above ``high``. From one to the other there are no
-    more than ``slack`` too many, unless both are the same number. ``counts`` is memory, int64.
-    """
-    low = high = numbers[0]
-    for i in range(numbers.size):
-        low, high = min(low, numbers[i]), max(high, numbers[i])
-    before = 0
-    while low < high:
-        shift = 0
-        while (high - low) >> np.uint64(shift) >= np.uint64(counts.size):
-            shift += 1
-        bucket, before, within = _bucket_of(numbers, low, high, shift, before, count, counts)
-        low += np.uint64(bucket) << np.uint64(shift)
-        # The highest of the bucket, which may be beyond all numbers.
-        high = low + min(high - low, (np.uint64(1) << np.uint64(shift)) - np.uint64(1))
-        if before + within - count <= slack:
-            break
-    return low, high
+    count = 0
+    for i in range(order.size):
+        out[count] = start + i
+        same = order[i] == number and alike > 0
+        alike -= same
+        count += order[i] < number or same
+    return count, alike
