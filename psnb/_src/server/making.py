@@ -22,7 +22,7 @@ from psnb._src.server.tables.admission import Always
 from psnb._src.server.tables.bags import MEMBER
 from psnb._src.server.tables.dense import DenseTable
 from psnb._src.server.tables.eviction.policy import LFU, LRU
-from psnb._src.server.tables.eviction.replacing import lower_stamps
+from psnb._src.server.tables.eviction.replacing import delete_ids, lower_stamps
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.server.tables.table import Table
 from psnb.errors import InternalError
@@ -99,6 +99,7 @@ def warm_up(creation: ops.CreateTable) -> None:
                 full.lookup(ids + np.uint64(more))
             full.run(table_ops.RemoveRows(full.index.ids(slice(1))))
             lower_stamps(np.zeros(0, np.uint32), np.uint32(0))
+            delete_ids(np.zeros(1, np.uint64), np.zeros(1, np.int32), read_only(ids[:0]))
 
 
 @cache

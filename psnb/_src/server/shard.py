@@ -152,6 +152,8 @@ class ParameterShard:
     def before(self, operation: ShardOperation) -> Iterator[OnTables]:
         """Yield what must be done first, here and on all replicas: which rows are to leave next.
 
+        And that ids are forgotten that wait for one.
+
         Only the primary calls this; a user's function may choose others on each server. It may
         yield nothing although an operation will be refused.
 
@@ -172,7 +174,7 @@ class ParameterShard:
             read = None
             if isinstance(operation, OnTables) and isinstance(operation.operation, LookUpRows):
                 read = operation.on(name).ids  # type: ignore[attr-defined]
-            if (choice := self._tables[name].choice(size, read)) is not None:
+            for choice in self._tables[name].choices(size, read):
                 yield OnTables((name,), choice)
 
     def after(self, operation: ShardOperation) -> Iterator[OnTables]:

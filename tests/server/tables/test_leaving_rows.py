@@ -251,3 +251,26 @@ def test_a_lookup_counts_once_for_an_id_however_often_it_is_there() -> None:
         of.run(ops.LookUpRows(array(*ids)))
     segment = of.segment(0, 2)
     assert dict(zip(segment["ids"].tolist(), segment["uses"].tolist(), strict=True)) == {1: 2, 2: 3}
+
+
+def test_no_more_ids_wait_than_there_may_be_rows() -> None:
+    of = table(admission=CountFilter(3))
+    for ids in [(1, 2), (1, 2), *((each, each + 1) for each in range(100, 200, 2))]:
+        for change in of.choices(2, array(*ids)):
+            of.run(change)
+        of.lookup(array(*ids))
+        assert of.index.waiting == of.index.waiting_ids()[0].size <= BOUND
+    of.lookup(array(1, 2))  # those that were seen most often waited on
+    assert ids_of(of) == {1, 2}
+
+
+def test_the_same_ids_wait_on_in_whatever_order_they_came() -> None:
+    found = []
+    for ids in (range(40), range(39, -1, -1)):
+        of = table(admission=CountFilter(2))
+        for each in ids:
+            of.lookup(array(each))
+        of.run(ops.ForgetWaiting(10))
+        found.append({*of.index.waiting_ids()[0].tolist()})
+    assert found[0] == found[1]
+    assert len(found[0]) == 10

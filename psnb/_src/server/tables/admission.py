@@ -88,7 +88,8 @@ class CountFilter(Admission):
 
     A lookup or push that has an id several times counts once. (Paddle counts each time, and counts
     lookups alone.) A training step that looks an id up and pushes it counts twice. A closure's
-    pushes count once, when it is committed. A waiting id takes a slot of the hash map.
+    pushes count once, when it is committed. A waiting id takes a slot of the hash map. In a table
+    with a bound no more ids wait than it may have rows: the least often seen are forgotten.
 
     Parameters
     ----------

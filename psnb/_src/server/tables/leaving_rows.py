@@ -239,26 +239,35 @@ class LeavingRows(RowTable):
         of = ids, self.updater.step, self._use, self.name, evict
         return self._required().lowest(needed, *of, whole=whole) if needed else ids[:0]
 
-    def choice(self, size: int, read: np.ndarray | None) -> ops.ChooseLeaving | None:
-        """Return what must be done first on all replicas, for a write of ``size`` ids.
+    def choices(self, size: int, read: np.ndarray | None) -> Iterator[ops.TableChange]:
+        """Yield what must be done first on all replicas, for a write of ``size`` ids.
 
-        Or for a lookup of ids of which none may be new: then nothing.
+        Or for a lookup of ids of which none may be new: then no rows are chosen.
 
         Raises
         ------
         ConfigurationError
             If a user's function fails that says which rows leave.
         """
+        bound, waiting = self._required().bound, self.index.waiting
+        if waiting and waiting + size > bound:
+            # More than must be: to look for them takes as long, however many they are.
+            yield ops.ForgetWaiting(max(0, bound - max(size, bound // 4)))
         if not self._lacks(size):
-            return None
+            return
         if read is not None and not self.promises and (self._growing().find(read) >= 0).all():
-            return None
-        return ops.ChooseLeaving(self._lowest(size))
+            return
+        yield ops.ChooseLeaving(self._lowest(size))
 
     def choose(self, ids: np.ndarray) -> None:
         """Have the rows of ids leave next, in their order."""
         check_ids(f"ids for {self.name!r}", ids)
         self._growing().flag(self._required(), ids)
+
+    def forget_waiting(self, most: int) -> None:
+        """Have at most so many ids wait for a row."""
+        self._growing().forget_waiting(most)
+        self.changing(np.empty(0, np.int64))
 
     @property
     def excess(self) -> int:

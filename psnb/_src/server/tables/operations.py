@@ -291,6 +291,12 @@ class ChooseLeaving(TableChange, frozen=True):
     ids: np.ndarray
 
 
+class ForgetWaiting(TableChange, frozen=True):
+    """Has at most so many ids wait for a row, those that were seen most often."""
+
+    most: int
+
+
 class CountMinute(TableChange, frozen=True):
     """`SparseTable.count_minute`."""
 

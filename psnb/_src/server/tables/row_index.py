@@ -366,6 +366,21 @@ class GrowingRowIndex:
         waiting = self._rows < hashing.EMPTY
         return self._keys[waiting], (-1 - self._rows[waiting]).astype(np.uint32)
 
+    def forget_waiting(self, most: int) -> None:
+        """Forget ids that wait for a row until there are ``most``: first those seen least often.
+
+        Of equal ones by their hash, so that all replicas forget the same.
+        """
+        ids, counts = self.waiting_ids()
+        if ids.size <= most:
+            return
+        hashes = np.empty_like(ids)
+        hashing.hash_ids(read_only(ids), hashes)
+        order = counts.astype(np.uint64) << np.uint64(32) | hashes >> np.uint64(32)
+        gone = ids[order <= np.partition(order, ids.size - most - 1)[ids.size - most - 1]]
+        replacing.delete_ids(self._keys, self._rows, read_only(gone))
+        self._free += gone.size
+
     def kept(self, kept: np.ndarray, *, forget_waiting: bool, room: int = 0) -> GrowingRowIndex:
         """Return an index without the rows that are not ``kept`` (bool); the others move up.
 

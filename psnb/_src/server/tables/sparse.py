@@ -51,6 +51,8 @@ class SparseTable(LeavingRows):
                 return self.updater.step, self.moved.moves(self.values)
             case ops.ChooseLeaving(ids):
                 return self.choose(ids)
+            case ops.ForgetWaiting(most):
+                return self.forget_waiting(most)
             case ops.RemoveRows(ids):
                 return self.remove(ids)
             case ops.CountMinute():

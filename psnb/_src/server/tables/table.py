@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -137,12 +137,12 @@ class Table(ABC):
     def take_beside(self, beside: ops.Segment) -> None:  # noqa: B027
         """Load what `beside` returned, after all else; most have nothing."""
 
-    def choice(self, size: int, read: np.ndarray | None) -> ops.TableChange | None:
-        """Return what must be done first on all replicas, for a write of ``size`` ids.
+    def choices(self, size: int, read: np.ndarray | None) -> Iterable[ops.TableChange]:
+        """Yield what must be done first on all replicas, for a write of ``size`` ids.
 
         Or for a lookup of ids.
         """
-        return None
+        return ()
 
     @property
     def excess(self) -> int:

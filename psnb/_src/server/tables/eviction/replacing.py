@@ -234,6 +234,14 @@ def delete_rows(keys, rows, by_row, gone, holes, movers):  # type: ignore[no-unt
 
 
 @njit(cache=True, nogil=True)
+def delete_ids(keys, rows, ids):  # type: ignore[no-untyped-def]
+    """Delete ids of which none has a row."""
+    for i in range(ids.size):
+        _ask(keys, rows, ids[min(i + AHEAD, ids.size - 1)])
+        _delete(keys, rows, slot_of(keys, rows, ids[i]))
+
+
+@njit(cache=True, nogil=True)
 def find_below(order, number, alike, start, out):  # type: ignore[no-untyped-def]
     """Write which rows, from ``start`` on, have a number below this one, or of the first ``alike``.
 
