@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import psnb
+from psnb._src.client.handles import shards_of
 from psnb._src.client.requests import Request
 from psnb._src.client.tables.marks import ParameterMarks
 from psnb._src.server import operations as ops
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.marks import MOST_MARKS
+from psnb._src.server.optimizers import Adam
 from psnb._src.server.snapshots import RowSnapshot
 from psnb._src.server.tables.operations import (
     ClearTable,
@@ -21,10 +24,10 @@ from psnb._src.server.tables.operations import (
     PutSegment,
     on_table,
 )
-from psnb.errors import ConfigurationError, ServerMemoryError, StaleMarkError
+from psnb.errors import CheckpointError, ConfigurationError, ServerMemoryError, StaleMarkError
 from tests.checkpoint.delta_model import Model, State, assert_same
 from tests.checkpoint.test_rows_that_leave import Leaving
-from tests.client.in_process import DIM
+from tests.client.in_process import DIM, embedding, variable
 
 IN_TAIL = ("step", "minutes", "removed")
 
@@ -108,6 +111,21 @@ def test_what_has_not_changed_is_not_loaded() -> None:
     assert [each.tables for each in cleared if isinstance(each.operation, ClearTable)] == [
         ("waiting",)
     ] * 2
+
+
+def test_request_that_comes_late_changes_nothing() -> None:
+    model = Model()
+    model.push(1, 2)
+    mark = marked(model)
+    model.push(1, 2)
+    model.servers.carried.clear()
+    go_back(model, mark)
+    late = [each for each in model.servers.carried if isinstance(each.operation, ops.PutSaved)]
+    model.push(1, 2)
+    content = everything(model)
+    assert late
+    assert all(isinstance(each, CheckpointError) for each in model.servers.attempt(late))
+    assert_same(everything(model), content)
 
 
 def test_mark_that_was_dropped_takes_no_note_and_is_refused() -> None:
@@ -224,3 +242,57 @@ def test_commit_that_was_taken_back_is_not_applied_when_it_is_sent_again() -> No
     go_back(model, mark)
     model.servers.call([Request(shard, commit)])
     assert_same(everything(model), before)
+
+
+FORMS = {
+    "half width": {"dtype": "bfloat16", "slot_dtype": "bfloat16"},
+    "half width on disk": {"dtype": "float16", "storage": "disk"},
+    "fixed on disk": {"rows": 10_000, "storage": "disk"},
+    "use": {"accessor": psnb.CtrAccessor()},
+    "some admitted": {"admission": psnb.Probability(0.5)},
+}
+
+
+class Formed(Model):
+    """One table of another form, with Adam, and a large variable."""
+
+    def __init__(self, form: dict[str, Any]) -> None:
+        super().__init__()
+        made = {"rows": None, "optimizer": Adam(0.1), "transport": self.servers, "name": "formed"}
+        self.formed = embedding(**made | form)
+        self.large = variable(np.ones((3, 700_000), np.float32), 2, Adam(), self.servers, "large")
+
+    def parameters(self) -> dict[str, Any]:
+        return {each.name: shards_of(each) for each in (self.formed, self.large)}
+
+
+@pytest.mark.second_tier("the same for other forms of rows: each compiles loops")
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+@pytest.mark.parametrize("seed", range(3))
+def test_tables_of_all_forms_go_back(form: dict[str, Any], seed: int) -> None:
+    random, model = np.random.default_rng(seed), Formed(form)
+
+    def some(times: int) -> None:
+        for _ in range(times):
+            ids = random.integers(0, 10_000, 300)
+            model.formed.push(ids, random.normal(size=(300, DIM)).astype(np.float32))
+            if "accessor" in form:
+                model.formed.push(
+                    ids[:9], np.ones((9, DIM), np.float32), shows=np.ones(9, np.float32)
+                )
+            if random.random() < 0.3:
+                rows = random.integers(0, 3, 1)
+                model.large.scatter_add(rows, random.normal(size=(1, 700_000)).astype(np.float32))
+            elif random.random() < 0.3:
+                model.large.push(np.ones((3, 700_000), np.float32))
+
+    some(3)
+    marks = []
+    for _ in range(2):
+        marks.append((marked(model), everything(model)))
+        some(3)
+    for at in random.integers(0, 2, 5):
+        mark, content = marks[at]
+        go_back(model, mark)
+        assert_same(everything(model), content)
+        some(2)

@@ -25,7 +25,13 @@ from psnb._src.strategy.recipes import described_optimizer
 from psnb._src.utils.checks import path_text
 from psnb._src.utils.paths import as_path
 from psnb._src.utils.threads import run_in_thread
-from psnb.errors import CheckpointError, ConfigurationError, PsnbError, ServerLostError
+from psnb.errors import (
+    CheckpointError,
+    ConfigurationError,
+    PsnbError,
+    ServerLostError,
+    StaleMarkError,
+)
 
 _ATTEMPTS = 5
 """How often it is begun: each time, replicas have taken over from servers meanwhile."""
@@ -125,7 +131,11 @@ def _go_back(
         metadata, begin = saved.restored, partial(_from_checkpoint, core, saved)
         prepare(metadata)
     with core.barrier(timeout), core.strategy.moment():
-        _load(core, begin)
+        try:
+            _load(core, begin)
+        except StaleMarkError:
+            to.drop()  # from now on, the newest is another one
+            raise
         text = repr(to) if isinstance(to, Mark) else repr(str(to))
         core.records.history.cut(time.time())
         core.records.events.add(EventKind.REWOUND, f"parameters are as at {text}")

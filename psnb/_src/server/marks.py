@@ -61,6 +61,8 @@ class _MarkedTable:
                 self._rows, self._new = found
         else:
             assert isinstance(taken, WholeSnapshot)
+            if taken.touched:  # what is put changes all of it
+                taken.changing(None)
             self._rows = np.arange(taken.rows if taken.touched else 0)
         self.forms = {
             name: (each.dtype, (self._rows.size, *each.shape[1:]))
@@ -144,6 +146,10 @@ class Mark:
             ) from error
         self.key = uuid.uuid4().hex
         return ops.DescribedMark(self.key, found)
+
+    def end_reading(self) -> None:
+        """Have what was described not read any more: a request that comes late changes nothing."""
+        self.key = ""
 
     def read_here(self, operation: ops.ReadsFiles) -> OnTables:
         """Return an operation with what it is to read of the mark."""

@@ -208,6 +208,14 @@ class DescribeMark(ShardOperation, frozen=True):
     mark: str
 
 
+class EndMarkReading(ShardOperation, frozen=True):
+    """Has what was described of a mark not read any more."""
+
+    changes: ClassVar[bool] = False
+
+    mark: str
+
+
 class MarkedTable(Message, frozen=True):
     """What is to be loaded into a table: how many rows, and how many ids are to lose theirs.
 

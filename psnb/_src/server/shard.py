@@ -99,6 +99,8 @@ class ParameterShard:
                 return self._drop_mark(mark)
             case ops.DescribeMark(mark):
                 return self._marked(mark).describe(self._tables)
+            case ops.EndMarkReading(mark):
+                return self._marked(mark).end_reading()
             case ops.SquareNorms():
                 return self._square_norms(operation)
             case ops.EndRound():
@@ -236,7 +238,8 @@ class ParameterShard:
 
     def reading_mark(self, key: str) -> Mark | None:
         """Return the mark that was described by this key last; None if it is not here."""
-        return next((each for each in self._marks.values() if each.key == key), None)
+        every = list(self._marks.values())  # at once: other threads ask, too
+        return next((each for each in every if each.key == key), None)
 
     def _set_mark(self, name: str) -> None:
         if name in self._marks:

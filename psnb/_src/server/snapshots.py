@@ -378,9 +378,11 @@ class RowSnapshot(Snapshot):
             return None
         rows = np.flatnonzero(self._place)
         there = rows[rows < table.extent]  # of the others, each comes back to its place
-        if not np.array_equal(table.index.ids(there), self.kept("ids", there)):
+        since = table.index.ids(slice(self.rows, None))[::-1]  # so the last rows go first
+        few = 2 * since.size <= table.extent  # else their removal gives all rows other numbers
+        if not few or not np.array_equal(table.index.ids(there), self.kept("ids", there)):
             return None
-        return rows, table.index.ids(slice(self.rows, None))
+        return rows, since
 
     def kept(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return rows of one array that were copied, as all are after `renumbering`."""

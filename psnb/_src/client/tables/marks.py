@@ -87,6 +87,7 @@ class ParameterMarks:
         make_room(self._client, loads)
         yield
         load_tables(self._client, loads)
+        self._client.attempt([Request(e, ops.EndMarkReading(self._name)) for e in self._shards])
 
     def drops(self) -> list[Request]:
         """Return the requests that have servers forget it; they may be repeated."""
