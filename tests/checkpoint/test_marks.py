@@ -13,6 +13,7 @@ from psnb._src.client.handles import shards_of
 from psnb._src.client.requests import Request
 from psnb._src.client.tables.marks import ParameterMarks
 from psnb._src.server import operations as ops
+from psnb._src.server import snapshots
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.marks import MOST_MARKS
 from psnb._src.server.optimizers import Adam
@@ -78,8 +79,9 @@ def train(model: Model, random: np.random.Generator, times: int = 8) -> None:
 @MODELS
 @pytest.mark.parametrize("seed", range(4))
 def test_tables_go_back_to_marks_in_any_order_again_and_again(
-    make: Callable[[], Model], seed: int
+    make: Callable[[], Model], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(snapshots, "CHUNK", 8)  # of two numbers: a variable has several
     random = np.random.default_rng(seed)
     model = make()
     train(model, random)
@@ -113,6 +115,43 @@ def test_what_has_not_changed_is_not_loaded() -> None:
     ] * 2
 
 
+def test_table_of_which_rows_leave_is_loaded_as_a_whole_as_others_are_to_leave_next() -> None:
+    model = Leaving()
+    model.push(*range(8))
+    mark = marked(model)
+    model.push(1)
+    model.servers.carried.clear()
+    go_back(model, mark)
+    asked = [each.operation for each in model.servers.carried]
+    cleared = [each for each in asked if isinstance(each, OnTables)]
+    assert {each.tables for each in cleared if isinstance(each.operation, ClearTable)} == {
+        ("leaving",)
+    }
+
+
+def test_parts_of_a_variable_go_back_that_change_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(snapshots, "CHUNK", 8)  # a row
+    model = Model(shards=1)
+    mark, content = marked(model), everything(model)
+    for row in (0, 2, 1):
+        model.w.scatter_add([row], np.ones((1, 2), np.float32))
+        go_back(model, mark)
+        assert_same(everything(model), content)
+
+
+def test_use_of_rows_goes_back_over_the_end_of_a_day() -> None:
+    model = Formed(FORMS["use"])
+    model.formed.push([1, 2], np.ones((2, DIM), np.float32), shows=np.ones(2, np.float32))
+    mark, content = marked(model), everything(model)
+    for _ in range(2):
+        model.formed.end_day()
+        model.formed.push([2], np.ones((1, DIM), np.float32), shows=np.ones(1, np.float32))
+        go_back(model, mark)
+        assert_same(everything(model), content)
+
+
 def test_request_that_comes_late_changes_nothing() -> None:
     model = Model()
     model.push(1, 2)
@@ -142,6 +181,14 @@ def test_mark_that_was_dropped_takes_no_note_and_is_refused() -> None:
         marked(model)
     model.servers.call(every.pop().drops())
     marked(model)
+
+
+def test_marks_of_an_owner_that_has_gone_are_dropped() -> None:
+    model = Model()
+    mark = marked(model)
+    model.servers.call([Request(each, ops.OpenLog()) for each in model.servers.shards])
+    with pytest.raises(StaleMarkError, match="has no such mark"):
+        go_back(model, mark)
 
 
 def test_mark_that_is_asked_for_again_stays_of_the_first_moment() -> None:

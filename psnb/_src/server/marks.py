@@ -44,7 +44,7 @@ class _MarkedTable:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.taken = snapshot(table, again=True)
+        self.taken = snapshot(table)
         self._tail = {name: each for name, each in self.taken.tail.items() if name != REMOVED}
         self._rows, self._new = np.empty(0, np.int64), NO_IDS
 
@@ -61,7 +61,7 @@ class _MarkedTable:
                 self._rows, self._new = found
         else:
             assert isinstance(taken, WholeSnapshot)
-            if taken.touched:  # what is put changes all of it
+            if taken.touched:  # what is put changes all of it, and it is read from copies alone
                 taken.changing(None)
             self._rows = np.arange(taken.rows if taken.touched else 0)
         self.forms = {

@@ -7,8 +7,8 @@ rows copies all unread rows, and so does the update of a variable as a whole: in
 `PreallocatedPages`, if they were asked for in advance.)
 
 It is read in one of two ways: in segments of rows, of which the last may be asked for once more; or
-array by array, as files have them. A mark (`psnb._src.server.marks`) reads it again and again: what
-was read is kept then, too.
+array by array, as files have them. A mark (`psnb._src.server.marks`) reads copies alone, again and
+again.
 
 Not thread-safe; the server's one thread is its only user.
 """
@@ -215,8 +215,6 @@ def snapshot(
     only: np.ndarray | None = None,
     room: PreallocatedPages | None = None,
     removed: np.ndarray = NO_IDS,
-    *,
-    again: bool = False,
 ) -> Snapshot:
     """Return a snapshot of a table at this moment.
 
@@ -230,13 +228,11 @@ def snapshot(
         Where a variable is copied to.
     removed : numpy.ndarray
         Ids that have lost their rows, if it shall have some rows only.
-    again : bool
-        Whether what was read is to be read again later.
     """
     taken = (
         RowSnapshot(table, only, removed)
         if isinstance(table, SparseTable)
-        else WholeSnapshot(table, PreallocatedPages(_NO_HELP) if room is None else room, again)
+        else WholeSnapshot(table, PreallocatedPages(_NO_HELP) if room is None else room)
     )
     table.watchers.append(taken)  # at last: there may be no memory for it
     return taken
@@ -255,10 +251,10 @@ class WholeSnapshot(Snapshot):
 
     _table: DenseTable
 
-    def __init__(self, table: Table, room: PreallocatedPages, again: bool) -> None:
+    def __init__(self, table: Table, room: PreallocatedPages) -> None:
         assert isinstance(table, DenseTable)
         super().__init__(table, table.extent)
-        self._room, self._again = room, again
+        self._room = room
         self.form = {name: array.reshape(-1) for name, array in self.form.items()}
         self.shapes = dict.fromkeys(self.form, table.shape)
         self._seen = dict.fromkeys(self.form, 0)  # how far each array was read
@@ -284,7 +280,7 @@ class WholeSnapshot(Snapshot):
 
     def column(self, name: str, start: int, stop: int) -> np.ndarray:
         self._check()
-        self._seen[name] = 0 if self._again else stop
+        self._seen[name] = stop
         step, kept, found = self._step(name), self._kept[name], [self.form[name]]
         for number in range(start // step, -(-stop // step)):
             at = number * step
@@ -301,7 +297,7 @@ class WholeSnapshot(Snapshot):
 
     @property
     def touched(self) -> bool:
-        """Whether anything has changed, if nothing was read for good."""
+        """Whether anything has changed that was not read before."""
         return any(self._kept.values())
 
     def _step(self, name: str) -> int:

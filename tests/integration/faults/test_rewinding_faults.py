@@ -12,11 +12,12 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb import errors
+from psnb import EventKind, errors
 from psnb._src.client.tables import marks
 from psnb._src.client.whole_tables import load_tables
-from tests.conftest import DEADLINE
-from tests.integration.counting import Counter, kill, wait_until_copied
+from psnb._src.server.marks import MOST_MARKS
+from tests.conftest import DEADLINE, wait_until
+from tests.integration.counting import Counter, kill, terminate, wait_until_copied
 from tests.integration.helpers import Steps, frozen, pid_of
 
 pytestmark = pytest.mark.second_tier("kills processes")
@@ -159,3 +160,54 @@ def test_modes_go_back_with_what_workers_have_kept(pair: Client, mode: Any) -> N
         assert (v.read().tolist(), table.lookup([1, 2]).tolist()) == before
         ahead, _ = run(4)
         assert sum(ahead) > sum(before[0])
+
+
+def test_mark_of_shards_that_were_moved_is_stale_and_the_checkpoint_before_it_is_next(
+    pair: Client, tmp_path: Path
+) -> None:
+    with psnb.ParameterServerStrategy(pair) as strategy:
+        counter = Counter(strategy)
+        counter.schedule(5)
+        counter.coordinator.join()
+        path = psnb.CheckpointManager(counter.coordinator, tmp_path).save()
+        counter.wait_for(5)
+        mark = counter.coordinator.mark()
+        counter.wait_for(5)
+        terminate(pair, strategy.server_addresses[0])
+        wait_until(
+            lambda: EventKind.SERVER_RETIRED in {e.kind for e in counter.coordinator.events()},
+            "its shards have moved",
+        )
+        with pytest.raises(errors.StaleMarkError, match="its server came since"):
+            counter.coordinator.rewind()
+        counter.require_all()
+        assert mark.dropped
+        assert counter.coordinator.rewind().path == path  # type: ignore[union-attr]
+        counter.scheduled = 5
+        counter.require_all()
+
+
+def test_marks_end_with_their_last_reference(fragile: Client) -> None:
+    with psnb.ParameterServerStrategy(fragile) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        v = strategy.variable(np.zeros(3))
+        kept = [coordinator.mark() for _ in range(MOST_MARKS)]
+        with pytest.raises(errors.ConfigurationError, match="drop one first"):
+            coordinator.mark()
+        kept.pop()
+        del kept[:3]
+
+        def can_mark() -> bool:
+            try:
+                kept.append(coordinator.mark())
+            except errors.ConfigurationError:
+                return False
+            return True
+
+        for _ in range(4):
+            wait_until(can_mark, "servers have forgotten it")
+        v.assign(np.ones(3))
+        coordinator.pause()
+        coordinator.rewind(kept[0])  # also while it is paused
+        assert coordinator.paused
+        assert v.read().tolist() == [0.0] * 3
