@@ -944,7 +944,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
 
         Closures that run have their effect first, which is taken back with all others since then;
         those that are queued run afterwards, each once. An effect that was taken back never comes
-        again. Epochs of `run_epoch` go on where they are.
+        again. Epochs of `run_epoch`, and Keras's ``fit``, go on where they are.
 
         Parameters
         ----------

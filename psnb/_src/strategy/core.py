@@ -247,10 +247,10 @@ class StrategyCore:
     def moment(self) -> Iterator[None]:
         """Save, restore or rewind in the block, one caller at a time: none sees half of another."""
         ended = threading.Event()
-        with self._lock:
-            before, self._moments = self._moments, ended
         try:
             with uninterrupted:
+                with self._lock:
+                    before, self._moments = self._moments, ended
                 before.wait()
             yield
         finally:
