@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import psnb
+from psnb._src.checkpoint.loading import Checkpoint
 from psnb._src.client.handles import shards_of
 from psnb._src.client.requests import Request
 from psnb._src.client.tables.marks import ParameterMarks
@@ -26,7 +28,7 @@ from psnb._src.server.tables.operations import (
     on_table,
 )
 from psnb.errors import CheckpointError, ConfigurationError, ServerMemoryError, StaleMarkError
-from tests.checkpoint.delta_model import Model, State, assert_same
+from tests.checkpoint.delta_model import Model, State, assert_same, manager_of
 from tests.checkpoint.test_rows_that_leave import Leaving
 from tests.client.in_process import DIM, embedding, variable
 
@@ -343,3 +345,22 @@ def test_tables_of_all_forms_go_back(form: dict[str, Any], seed: int) -> None:
         go_back(model, mark)
         assert_same(everything(model), content)
         some(2)
+
+
+@MODELS
+def test_delta_after_tables_went_back_has_what_they_have(
+    make: Callable[[], Model], tmp_path: Path
+) -> None:
+    random, model = np.random.default_rng(0), make()
+    manager = manager_of(model, tmp_path)
+    train(model, random)
+    manager.save()
+    mark, content = marked(model), everything(model)
+    train(model, random)
+    manager.save()
+    go_back(model, mark)
+    path = manager.save()
+    train(model, random)
+    other = make()
+    Checkpoint(path, other.parameters()).load()
+    assert_same(everything(other), content)
