@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb import EventKind, errors
+from psnb import EventKind, data, errors
 from psnb._src.client.tables import marks
 from psnb._src.client.whole_tables import load_tables
 from psnb._src.server.marks import MOST_MARKS
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter, kill, terminate, wait_until_copied
 from tests.integration.helpers import Steps, frozen, pid_of
+from tests.integration.training.trainer_helpers import counting, numbers, visits_of
 
 pytestmark = pytest.mark.second_tier("kills processes")
 
@@ -211,3 +213,37 @@ def test_marks_end_with_their_last_reference(fragile: Client) -> None:
         coordinator.rewind(kept[0])  # also while it is paused
         assert coordinator.paused
         assert v.read().tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize("lost", ["worker", "server"])
+def test_trainer_goes_back_while_a_process_is_killed_and_each_example_counts_once(
+    pair: Client, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    with psnb.ParameterServerStrategy(pair, replicas=1) as strategy:
+        wait_until_copied(strategy)
+        coordinator = psnb.ClusterCoordinator(strategy)
+        visits = visits_of(strategy, 400)
+
+        def end() -> None:
+            worker = coordinator.statistics().workers[0].address
+            kill(pair, worker if lost == "worker" else strategy.server_addresses[0])
+
+        def step(iterator: Any) -> None:
+            time.sleep(0.01)
+            counting(visits)(iterator)
+
+        def go_back() -> None:
+            wait_until(lambda: sum(numbers(visits, 400)) > 50, "some are counted")
+            mark, enough = coordinator.mark(), sum(numbers(visits, 400)) + 50
+            wait_until(lambda: sum(numbers(visits, 400)) > enough, "some more are counted")
+            coordinator.rewind(mark)
+
+        in_the_middle(monkeypatch, end)
+        thread = threading.Thread(target=go_back)
+        thread.start()
+        trainer = psnb.Trainer(coordinator, step)
+        history = trainer.train_from_dataset(data.Dataset.range(400).batch(2))
+        thread.join()
+        assert EventKind.REWOUND in {each.kind for each in coordinator.events()}
+        assert numbers(visits, 400) == [1] * 400
+        assert [(row.batches, row.examples) for row in history.rows] == [(200, 400)]
