@@ -189,8 +189,9 @@ CARRIED = {
     "_RoundWriter": {"round", "held"},
 }
 NOT_NEEDED = {
-    # The copy has its own; which tables rows leave is known when these are made.
-    "ParameterShard": {"name", "_make", "_leaving"},
+    # The copy has its own; which tables rows leave is known when these are made. Marks that were
+    # made before are gone where a copy takes over: going back there is refused.
+    "ParameterShard": {"name", "_make", "_leaving", "_marks"},
     "Rounds": {"_rooms", "_averaged"},  # memory, which the copy gets with `reserved` and `held`
 }
 
