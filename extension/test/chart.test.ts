@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { decimate, sentence, type Points } from '../src/dashboard/chart';
+import { decimate, rewindings, sentence, type Points } from '../src/dashboard/chart';
 import { metric } from './fakes';
 
 function decimated(values: number[], wanted: number, positive = false): Points {
@@ -59,4 +59,11 @@ test('a line says its latest, first, lowest and highest value, and where', () =>
 
 test('a line without a value says nothing', () => {
   assert.equal(sentence(metric('loss', { 1: NaN }), 0, false), '');
+});
+
+test('a rewind is said, and where it was; epochs are not', () => {
+  const epochs = [0, 1200, 1300].map((place, i) => ({ epoch: Number(!i), place }));
+  assert.equal(rewindings(epochs, false), 'rewound at step 1,200; 1,300');
+  assert.equal(rewindings(epochs, true), 'rewound after 20:00 min; 21:40 min');
+  assert.equal(rewindings(epochs.slice(0, 1), false), '');
 });

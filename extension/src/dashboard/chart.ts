@@ -141,9 +141,11 @@ export class Chart {
   }
 
   /** Says what metrics are; `update` does so, too. */
-  describe(metrics: readonly MetricState[], { zero }: Along): void {
-    const said = metrics.map((metric) => sentence(metric, zero, this.modes.byTime)).filter(Boolean);
-    setAttribute(this.plot, 'aria-label', said.join('. '));
+  describe(metrics: readonly MetricState[], { zero, epochs }: Along): void {
+    const { byTime } = this.modes;
+    const said = metrics.map((metric) => sentence(metric, zero, byTime));
+    said.push(rewindings(epochs, byTime));
+    setAttribute(this.plot, 'aria-label', said.filter(Boolean).join('. '));
   }
 
   /** What it shows now; nothing if it was not drawn yet. */
@@ -314,6 +316,14 @@ export function sentence({ name, series }: MetricState, zero: number, byTime: bo
   const now = `${name}: ${value(last)} ${byTime ? 'after' : 'at step'} ${at(last)}`;
   const ends = `lowest ${value(least)} at ${at(least)}, highest ${value(most)} at ${at(most)}`;
   return `${now}, from ${value(first)}; ${ends}`;
+}
+
+/** Where parameters went back, for those that do not see the lines there; empty if nowhere. */
+export function rewindings(epochs: Along['epochs'], byTime: boolean): string {
+  const places = epochs
+    .filter(({ epoch }) => !epoch)
+    .map(({ place }) => (byTime ? formatDuration(place) : formatCount(place)));
+  return places.length ? `rewound ${byTime ? 'after' : 'at step'} ${places.join('; ')}` : '';
 }
 
 /** What begins the name of what validation gave of a metric. */
