@@ -33,7 +33,7 @@ export function over(runs: readonly Run[], byTime: boolean): Map<string, MetricS
         const found = metrics.get(name);
         const label = labels[i] ?? '';
         if (!found) {
-          return { name: label, count: 0, last: NaN, smoothed: NaN, series: new Series(), revision: 0 };
+          return { name: label, count: 0, last: null, smoothed: null, series: new Series(), revision: 0 };
         }
         if (!byTime) return { ...found, name: label };
         const begin = begins[i] ?? 0;

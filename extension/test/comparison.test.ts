@@ -22,6 +22,7 @@ test('each metric has a line for each run, in their order, with names that diffe
     assert.deepEqual(lines.map(({ name }) => name), ['a', 'a (2)']);
   }
   assert.equal(found.get('auc')?.[1]?.series.length, 0);
+  assert.equal(found.get('auc')?.[1]?.last, null); // A dash, and no NaN: nothing went wrong.
   assert.equal(found.get('loss')?.[1]?.series.times[0], 900);
 });
 

@@ -3,7 +3,7 @@
 import type uPlot from 'uplot';
 import type { Along } from './axes';
 
-const LEAST = 8; // pixels between the lines of two epochs
+const LEAST = 8; // pixels between two lines, and between two words
 const SIZE = 4; // of a triangle, in pixels
 
 /** Draws a thin line where an epoch begins, and its number above; a dashed one at a rewind. */
@@ -22,23 +22,32 @@ export function drawEpochs(
   ctx.font = font.replace(/[\d.]+px/, (size) => `${parseFloat(size) * ratio}px`);
   ctx.textAlign = 'left';
   ctx.textBaseline = 'alphabetic';
-  let [line, free] = [-Infinity, -Infinity];
-  for (const { epoch, place } of epochs) {
+  const [apart, right] = [LEAST * ratio, left + width];
+  const lines: number[] = [];
+  const words: [from: number, to: number][] = [];
+  let named = false; // whether a number has the word "epoch" before it
+  // Rewinds first: each is looked for, and epochs are many.
+  const ordered = [...epochs].sort((a, b) => Number(!!a.epoch) - Number(!!b.epoch));
+  for (const { epoch, place } of ordered) {
     const x = Math.round(chart.valToPos(place, 'x', true));
-    if (x < line + LEAST * ratio) continue;
-    line = x;
+    if (lines.some((line) => Math.abs(line - x) < apart)) continue;
+    lines.push(x);
     ctx.globalAlpha = 0.5;
     ctx.setLineDash(epoch ? [] : [4 * ratio, 4 * ratio]);
     ctx.beginPath();
     ctx.moveTo(x, top);
     ctx.lineTo(x, top + height);
     ctx.stroke();
-    const text = !epoch ? 'rewound' : free < 0 ? `epoch ${epoch}` : String(epoch);
-    const end = x + ctx.measureText(text).width;
-    if (x < free || end > left + width) continue;
-    free = end + LEAST * ratio;
+    const text = !epoch ? 'rewound' : named ? String(epoch) : `epoch ${epoch}`;
+    const long = ctx.measureText(text).width;
+    // A rewind is at the right edge when it is made.
+    const from = epoch ? x : Math.min(x, right - long);
+    const to = from + long;
+    if (to > right || words.some((word) => from < word[1] + apart && word[0] < to + apart)) continue;
+    words.push([from, to]);
+    named ||= !!epoch;
     ctx.globalAlpha = 1;
-    ctx.fillText(text, x, top - 4 * ratio);
+    ctx.fillText(text, from, top - 4 * ratio);
   }
   ctx.restore();
 }

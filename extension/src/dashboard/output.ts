@@ -30,11 +30,12 @@ export class WorkerOutput {
     private readonly context: Context,
   ) {
     this.root = make('div', 'psnb-output', parent);
-    this.sentence = make('div', 'psnb-table-sentence', this.root);
+    const head = make('div', 'psnb-output-head', this.root);
+    this.sentence = make('div', '', head);
     this.sentence.setAttribute('role', 'status');
     const again = (): void => { this.ask(this.worker); };
-    this.again = new ActionButton(this.root, again, 'Show what closures have printed since');
-    const close = new ActionButton(this.root, () => { setHidden(this.root, true); }, 'Hide the output');
+    this.again = new ActionButton(head, again, 'Show what closures have printed since');
+    const close = new ActionButton(head, () => { setHidden(this.root, true); }, 'Hide the output');
     close.update({ label: 'Close', reason: '', busy: false });
     this.text = make('pre', 'psnb-output-text', this.root);
     this.text.tabIndex = 0; // It scrolls, also by keyboard.

@@ -37,8 +37,8 @@ const UNKNOWN = 'unknown';
 export interface MetricState {
   name: string;
   count: number;
-  last: number;
-  smoothed: number;
+  last: number | null; // null before there is one
+  smoothed: number | null;
   series: Series;
   /** Grows with each change. */
   revision: number;
@@ -289,7 +289,7 @@ export class Store {
 function foldMetric(metrics: Map<string, MetricState>, metric: Metric): void {
   let state = metrics.get(metric.name);
   if (!state) {
-    state = { name: metric.name, count: 0, last: NaN, smoothed: NaN, series: new Series(), revision: 0 };
+    state = { name: metric.name, count: 0, last: null, smoothed: null, series: new Series(), revision: 0 };
     metrics.set(metric.name, state);
   }
   state.count = metric.count;
