@@ -148,7 +148,7 @@ export function formatLogTicks(ticks: readonly (number | null)[]): string[] {
   });
 }
 
-/** What a tick at so many seconds says. */
+/** The label of a tick, in seconds. */
 export function formatTimeTick(seconds: number): string {
   return seconds < 60 ? `${Number(seconds.toPrecision(3))} s` : formatDuration(seconds);
 }

@@ -72,7 +72,7 @@ class EmbeddingSpec:
         return self.saved_form.row_nbytes + _INDEX
 
     def creation(self, number: int, shards: int, optimizer: Optimizer | None) -> CreateSparse:
-        """Return what makes the table of one of so many shards."""
+        """Return the function that makes the table of a shard, one of ``shards``."""
         return CreateSparse(
             self.name,
             self.dim,
@@ -111,7 +111,7 @@ def embedding_spec(
     evict: str | Score = "lru",
     time_to_live: timedelta | int | None = None,
 ) -> EmbeddingSpec:
-    """Return what an embedding over so many shards is made as, by the arguments of `embedding`.
+    """Return the spec of an embedding over some shards, by the arguments of `embedding`.
 
     Raises
     ------

@@ -85,7 +85,7 @@ class Training(Protocol):
         """Return where it is, to continue from there."""
 
     def at_rest(self, go: Callable[..., Mapping[str, Any]]) -> Mapping[str, Any] | None:
-        """Call what rewinds while it rests, and continue from where that was; return the result.
+        """Call a function that rewinds while it rests, and continue from there; return the result.
 
         In its own thread that comes later, and None is returned.
         """

@@ -176,7 +176,7 @@ def _load(core: CoordinatorCore, begin: Callable[[], Iterator[object]]) -> None:
             for _ in loading:
                 pass
             return
-        except BaseException as error:
+        except BaseException as error:  # an interrupt, too: half went back
             if not changed:
                 raise
             again = isinstance(error, ServerLostError | CheckpointError) and left

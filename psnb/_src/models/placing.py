@@ -128,7 +128,7 @@ class ModelValues:
         Raises
         ------
         InvalidArrayError
-            If an array has another shape, or a table may not have so many rows; nothing was
+            If an array has another shape, or a table may not have that many rows; nothing was
             changed.
         """
         for name, (ids, _) in rows.items():

@@ -2,12 +2,12 @@
 
 A mark holds a snapshot of each table, so it takes the memory of what has changed since. Going back
 is a load like that of a checkpoint, with the mark in the place of its files: the rows that have
-changed are put back, and those of ids that came since are removed. Where it is not known one by one
-what has changed (rows have left, ids wait for a row, a day was ended), all rows are loaded again.
+changed are put back, and those of ids that came since are removed. Where the changes are not known
+one by one (rows have left, ids wait for a row, a day was ended), all rows are loaded again.
 
-Replicas repeat the making of a mark as any change, so one that takes over has it, too. What a
-reader was told of it is told by a key, which each server makes anew: rows may have other numbers
-elsewhere.
+Replicas repeat the making of a mark as any change, so one that takes over has it, too. A reader has
+a description of it, and names that by a key, which each server makes anew: rows may have other
+numbers elsewhere.
 
 Not thread-safe; the server's one thread is its only user.
 """
@@ -113,7 +113,7 @@ class Mark:
             ) from error
 
     def describe(self, tables: Mapping[str, Table]) -> ops.DescribedMark:
-        """Return what is to be loaded of it into the tables that there are now.
+        """Describe the rows to load into the tables of now.
 
         Tables that were made since are not in it.
 
@@ -148,7 +148,7 @@ class Mark:
         return ops.DescribedMark(self.key, found)
 
     def end_reading(self) -> None:
-        """Have what was described not read any more: a request that comes late changes nothing."""
+        """Refuse reads of the last description: a request that comes late changes nothing."""
         self.key = ""
 
     def read_here(self, operation: ops.ReadsFiles) -> OnTables:

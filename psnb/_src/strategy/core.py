@@ -257,7 +257,7 @@ class StrategyCore:
             ended.set()
 
     def ask_soon(self, requests: Sequence[Request]) -> None:
-        """Make requests whose outcomes nobody awaits; on the event loop."""
+        """Make requests without awaiting their outcomes; on the event loop."""
 
         async def make() -> None:
             await self.ask(requests)

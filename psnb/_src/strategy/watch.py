@@ -111,7 +111,7 @@ class ServerWatch:
         try:
             answers = self._server_client.call(requests)
         except (PsnbError, OSError):
-            return  # what was known is still the best that there is
+            return  # the last answer is still the best
         self._optimizers = {
             name: OptimizerState(
                 type(optimizer).__name__,

@@ -61,10 +61,10 @@ class _RestRequestedError(Exception):
 
 @dataclass(eq=False)
 class _Rest:
-    """What is to be called while training rests, and who waits for that."""
+    """A function to call while training rests, and its waiting caller."""
 
     go: Callable[..., Mapping[str, Any]]
-    answer: Answer[Mapping[str, Any]] | None  # None: nobody, so that training raises its errors
+    answer: Answer[Mapping[str, Any]] | None  # None: no caller waits, so training raises its errors
 
 
 @dataclass(eq=False)
@@ -241,7 +241,7 @@ class TrainingRun:
                 self._save(last=True)
 
     def _be_at_rest(self) -> None:
-        """Have what runs end, call what is to be called meanwhile, and continue where that says."""
+        """Let closures that run end, call the function, and continue where it says."""
         self.coordinator.join()
         here, interrupt = self._state(), None
 

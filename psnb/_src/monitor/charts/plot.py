@@ -63,7 +63,7 @@ def plot(
 
 
 def _set_scale(axes: Axes, lines: Sequence[Line], epochs: Sequence[float], log: bool) -> None:
-    """Show what is no outlier, and a triangle at the edge for each that is."""
+    """Show all but outliers, and a triangle at the edge for each of them."""
     if log:
         axes.set_yscale("log")
         return

@@ -210,7 +210,7 @@ def _triangles(places: np.ndarray, values: np.ndarray, low: float, high: float) 
 
 
 def _sentence(metric: Metric, line: np.ndarray) -> str:
-    """Return what a chart says to people that do not see it; empty if nothing is finite."""
+    """Return a chart's sentence for screen readers; empty if nothing is finite."""
     steps, values = line[:2, np.isfinite(line[1])]
     if not values.size:
         return ""

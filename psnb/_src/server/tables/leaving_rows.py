@@ -265,7 +265,7 @@ class LeavingRows(RowTable):
         self._growing().flag(self._required(), ids)
 
     def forget_waiting(self, most: int) -> None:
-        """Have at most so many ids wait for a row."""
+        """Limit how many ids wait for a row."""
         self._growing().forget_waiting(most)
         self.changing(np.empty(0, np.int64))
 

@@ -292,7 +292,7 @@ class ChooseLeaving(TableChange, frozen=True):
 
 
 class ForgetWaiting(TableChange, frozen=True):
-    """Has at most so many ids wait for a row, those that were seen most often."""
+    """Limits how many ids wait for a row; those that were seen most often go on waiting."""
 
     most: int
 

@@ -44,8 +44,8 @@ _HIGHEST = np.uint64(2**64 - 1)
 _NUMBER = np.dtype(np.uint32)
 
 _SHARE, _LEAST, _MOST = 16, 64, 1 << 16
-"""One row in so many is among the lowest; at least so many, and at most so many are chosen at a
-time, beside those that writes under way may need."""
+"""The lowest sixteenth of the rows may leave; 64 to 65,536 are chosen at a time, beside those that
+writes under way may need."""
 
 _SAMPLE = 1 << 16
 """Rows that are looked at to know which are the lowest; of fewer, all are."""

@@ -84,7 +84,7 @@ class Eviction:
         return tuple(name for name in RECENCY if has[name])
 
     def of_one(self, shards: int) -> Eviction:
-        """Return that of one of so many shards: none has more than its part of all rows."""
+        """Return the policy of one of several shards: none has more than its part of all rows."""
         return self if self.max_rows is None else replace(self, max_rows=self.max_rows // shards)
 
     def describe(self) -> dict[str, Any]:
