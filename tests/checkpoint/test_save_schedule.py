@@ -21,6 +21,11 @@ def test_a_save_is_due_so_many_steps_after_the_last() -> None:
     assert [schedule.due(1e9, step) for step in (4, 5)] == [False, True]
 
 
+def test_steps_count_from_where_training_has_gone_back_to() -> None:
+    schedule = SaveSchedule(None, 5, now=0.0, step=20)
+    assert [schedule.due(1e9, step) for step in (24, 3, 7, 8)] == [False, False, False, True]
+
+
 def test_with_both_a_save_is_due_at_whichever_comes_first() -> None:
     schedule = SaveSchedule(10.0, 5, now=0.0)
     assert schedule.due(10.0, 0)

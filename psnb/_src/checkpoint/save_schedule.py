@@ -31,6 +31,9 @@ class SaveSchedule:
     """
 
     failures: int
+    _saved_at: float
+    _saved_step: int
+    _not_before: float
 
     def __init__(self, every: float | None, steps: int | None, now: float, step: int = 0) -> None:
         self._every = math.inf if every is None else every
@@ -43,6 +46,7 @@ class SaveSchedule:
         return min(self._every, self._steps) < math.inf
 
     def due(self, now: float, step: int) -> bool:
+        self._saved_step = min(self._saved_step, step)  # training goes back when it is rewound
         late = now - self._saved_at >= self._every or step - self._saved_step >= self._steps
         return late and now >= self._not_before
 
