@@ -12,12 +12,17 @@ from psnb.errors import ConfigurationError
 from tests.training.fake_trainer import FakeTrainer, row
 
 
+def _end_epoch(stopping: psnb.EarlyStopping, trainer: FakeTrainer, ended: psnb.EpochRow) -> None:
+    trainer.history = psnb.TrainingHistory((*trainer.history.rows, ended))
+    stopping.on_epoch(trainer, ended)  # type: ignore[arg-type]
+
+
 def stopped_after(stopping: psnb.EarlyStopping, values: list[float]) -> int | None:
     """Return after which epoch training is stopped."""
     trainer = FakeTrainer()
     stopping.on_begin(trainer)  # type: ignore[arg-type]
     for epoch, value in enumerate(values, 1):
-        stopping.on_epoch(trainer, row(epoch, auc=value))  # type: ignore[arg-type]
+        _end_epoch(stopping, trainer, row(epoch, auc=value))
         if trainer.stopped:
             return epoch
     return None
@@ -52,7 +57,18 @@ def test_early_stopping_counts_the_epochs_that_are_resumed() -> None:
     trainer.history = psnb.TrainingHistory((row(1, loss=1.0), row(2, auc=0.7), row(3, auc=0.6)))
     stopping.on_begin(trainer)  # type: ignore[arg-type]
     assert (stopping.best, stopping.best_epoch, trainer.stopped) == (0.7, 2, [])
-    stopping.on_epoch(trainer, row(4, auc=0.65))  # type: ignore[arg-type]
+    _end_epoch(stopping, trainer, row(4, auc=0.65))
+    assert trainer.stopped == ["auc has not improved since epoch 2: 0.7"]
+
+
+def test_early_stopping_forgets_epochs_that_were_taken_back() -> None:
+    stopping, trainer = psnb.EarlyStopping("auc", mode="max"), FakeTrainer()
+    for epoch, value in enumerate((0.5, 0.6, 0.9), 1):
+        _end_epoch(stopping, trainer, row(epoch, auc=value))
+    trainer.history = psnb.TrainingHistory((row(1, auc=0.5),))  # rewound
+    _end_epoch(stopping, trainer, row(2, auc=0.7))
+    assert (stopping.best, stopping.best_epoch, trainer.stopped) == (0.7, 2, [])
+    _end_epoch(stopping, trainer, row(3, auc=0.7))
     assert trainer.stopped == ["auc has not improved since epoch 2: 0.7"]
 
 

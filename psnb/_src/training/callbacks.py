@@ -83,10 +83,7 @@ class EarlyStopping(Callback):
                 f"EarlyStopping: {self._metric!r} is a metric of validation: give "
                 "train_from_dataset(..., validation=dataset)"
             )
-        self.best, self.best_epoch = math.nan, 0
-        for row in trainer.history.rows:
-            if self._metric in row.metrics:  # validation may be new
-                self._judge(trainer, row)
+        self._judge_all(trainer)
 
     def on_epoch(self, trainer: Trainer, row: EpochRow) -> None:
         """Stop if it is enough."""
@@ -96,7 +93,14 @@ class EarlyStopping(Callback):
             raise ConfigurationError(
                 f"EarlyStopping: {unknown('metric', self._metric, row.metrics)}"
             )
-        self._judge(trainer, row)
+        self._judge_all(trainer)
+
+    def _judge_all(self, trainer: Trainer) -> None:
+        """Judge anew: after a rewind, some that were judged are no part of the history."""
+        self.best, self.best_epoch = math.nan, 0
+        for row in trainer.history.rows:
+            if self._metric in row.metrics:  # validation may be new
+                self._judge(trainer, row)
 
     def _judge(self, trainer: Trainer, row: EpochRow) -> None:
         value = row.metrics[self._metric]
