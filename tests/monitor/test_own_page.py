@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import queue
 import sys
 import threading
@@ -147,6 +148,33 @@ def test_a_slider_follows_a_rate_that_others_set_and_sets_nothing_then(make: Mak
     viewed.wait_for_looks(2)
     assert widgets.sliders.children == (slider, widgets.rates["items"])
     assert viewed.done == []
+
+
+def test_a_slider_that_cannot_show_a_rate_exactly_sets_nothing(make: Make) -> None:
+    viewed = FakeViewed()
+    widgets = make(viewed, 0.001)
+    rates = heard(widgets, "learning_rates")
+    rate = math.nextafter(1000.0, math.inf)  # its logarithm is that of 1000
+    viewed.rates = {"users": OptimizerState("Adagrad", rate)}
+    assert rates.get(timeout=DEADLINE) == {"users": rate}
+    viewed.wait_for_looks(2)
+    assert widgets.rates["users"].value == 1000.0
+    assert viewed.done == []
+
+
+def test_a_page_that_removes_all_observers_keeps_the_bar_and_the_message(make: Make) -> None:
+    viewed = FakeViewed()
+    widgets = make(viewed, 0.001)
+    widgets.unobserve_all()
+    outcomes, shares = heard(widgets, "outcome"), heard(widgets, "share")
+    click(widgets.cancel_queued)
+    viewed.set(queued=0, in_flight=0)
+    assert (outcomes.get(timeout=DEADLINE), shares.get(timeout=DEADLINE)) == (
+        "1,234 closures cancelled",
+        1.0,
+    )
+    viewed.wait_for_looks(2)
+    assert (widgets.message.value, widgets.progress.value) == (widgets.outcome, 1.0)
 
 
 def test_a_slider_goes_back_if_its_rate_was_refused(make: Make) -> None:

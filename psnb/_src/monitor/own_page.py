@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import uuid
 import weakref
 from collections.abc import Mapping
@@ -105,14 +106,13 @@ class CoordinatorWidgets(traitlets.HasTraits):
         self.progress = ipywidgets.FloatProgress(min=0.0, max=1.0)
         self.message = ipywidgets.Label()
         self.rates: dict[str, ipywidgets.FloatLogSlider] = {}
-        self._given: dict[str, float] = {}  # by parameter: what its slider was set to
+        # Of each thread: ``name``, the parameter whose slider it moves, which is no page's wish.
+        self._moves = threading.local()
         self.sliders = ipywidgets.VBox()
         self.publisher = Publisher(viewed, self._show, "psnb-page", interval)
-        self.observe(self._follow, ["outcome", "share"])
         self._show(self.publisher.last)
-        self._follow()
         if must_wait(self.message):
-            self.outcome = WAITS
+            self._set("outcome", WAITS)
         self.publisher.start()
 
     def __getattr__(self, name: str) -> ipywidgets.Button:
@@ -138,7 +138,6 @@ class CoordinatorWidgets(traitlets.HasTraits):
 
     def _slider(self, parameter: str, rate: float) -> ipywidgets.FloatLogSlider:
         value = rate if 0 < rate < math.inf else 1.0
-        self._given[parameter] = value
         below, above = _DECADES
         slider = ipywidgets.FloatLogSlider(
             value=value,
@@ -152,9 +151,8 @@ class CoordinatorWidgets(traitlets.HasTraits):
         handle_beside_cells(slider)
 
         def moved(change: Mapping[str, Any]) -> None:
-            if (value := change["new"]) != self._given[parameter]:  # else `_move` has set it
-                self._given[parameter] = value
-                self._give("set_learning_rate", parameter=parameter, value=value)
+            if getattr(self._moves, "name", None) != parameter:
+                self._give("set_learning_rate", parameter=parameter, value=change["new"])
 
         slider.observe(moved, "value")
         return slider
@@ -162,7 +160,7 @@ class CoordinatorWidgets(traitlets.HasTraits):
     def _give(self, name: CommandName, **arguments: Any) -> None:
         viewed = self._viewed()
         if viewed is None:
-            self.outcome = "The coordinator is gone."
+            self._set("outcome", "The coordinator is gone.")
             return
         command = Command(
             type="command",
@@ -214,14 +212,13 @@ class CoordinatorWidgets(traitlets.HasTraits):
         if not 0 < rate < math.inf:
             return
         exponent = math.log10(rate)
-        slider.min = min(slider.min, math.floor(exponent))
-        slider.max = max(slider.max, math.ceil(exponent))
-        self._given[parameter] = rate  # first: it is compared with when the slider moves
-        slider.value = rate
-
-    def _follow(self, _change: object = None) -> None:
-        self.message.value = self.outcome
-        self.progress.value, self.progress.description = self.share, f"{self.share:.0%}"
+        self._moves.name = parameter
+        try:
+            slider.min = min(slider.min, math.floor(exponent))
+            slider.max = max(slider.max, math.ceil(exponent))
+            slider.value = rate
+        finally:
+            self._moves.name = None
 
     def _set(self, name: str, value: Any) -> None:
         try:
@@ -230,6 +227,11 @@ class CoordinatorWidgets(traitlets.HasTraits):
             if not self._complained:
                 self._complained = True
                 _log.exception("What observes %r of coordinator.widgets has failed", name)
+        # No observers, which a page may remove with its own.
+        if name == "outcome":
+            self.message.value = self.outcome
+        elif name == "share":
+            self.progress.value, self.progress.description = self.share, f"{self.share:.0%}"
 
 
 _NO_TRAINING = dict.fromkeys(get_type_hints(Training))
