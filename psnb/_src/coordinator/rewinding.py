@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -123,7 +124,7 @@ def _go_back(
 ) -> Mapping[str, Any]:
     metadata: Mapping[str, Any]
     if isinstance(to, Mark):
-        metadata, begin = to.metadata, partial(_from_mark, core, to)
+        metadata, begin = deepcopy(to.metadata), partial(_from_mark, core, to)
         prepare(to._places.get(training, {}) if training else {})
     else:
         parameters = core.strategy.parameters()

@@ -260,7 +260,8 @@ class StrategyCore:
         """Make requests without awaiting their outcomes; on the event loop."""
 
         async def make() -> None:
-            await self.ask(requests)
+            with suppress(CoordinatorClosedError):  # then there is nothing to ask
+                await self.ask(requests)
 
         start_task(make(), self._asked, "psnb asking")
 
