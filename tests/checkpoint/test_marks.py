@@ -11,6 +11,7 @@ import pytest
 
 import psnb
 from psnb._src.checkpoint.loading import Checkpoint
+from psnb._src.client import whole_tables
 from psnb._src.client.handles import shards_of
 from psnb._src.client.requests import Request
 from psnb._src.client.tables.marks import ParameterMarks
@@ -20,6 +21,7 @@ from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.marks import MOST_MARKS
 from psnb._src.server.optimizers import Adam
 from psnb._src.server.snapshots import RowSnapshot
+from psnb._src.server.tables.eviction.policy import Eviction
 from psnb._src.server.tables.operations import (
     ClearTable,
     OnTables,
@@ -364,3 +366,34 @@ def test_delta_after_tables_went_back_has_what_they_have(
     other = make()
     Checkpoint(path, other.parameters()).load()
     assert_same(everything(other), content)
+
+
+def test_what_went_back_takes_no_more_memory_and_is_not_loaded_as_a_whole_again() -> None:
+    model = Model()
+    model.any.push(range(40), np.ones((40, DIM), np.float32))
+    mark = marked(model)
+    for _ in range(2):
+        model.any.push([3], np.ones((1, DIM), np.float32))
+        model.servers.carried.clear()
+        go_back(model, mark)
+        carried = [each.operation for each in model.servers.carried]
+        put = [each for each in carried if isinstance(each, ops.PutSaved)]
+        assert [(each.table, each.stop) for each in put if each.table != "waiting"] == [("any", 1)]
+
+
+def test_no_time_is_over_of_rows_while_they_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Leaving(eviction=Eviction(None, "lru", 3, 2))
+    model.push(1, 2)
+    mark, before = marked(model), everything(model)
+    for _ in range(5):
+        model.push(3)
+        model.minute()
+    finish = whole_tables._finish
+
+    def late(*arguments: Any) -> None:
+        model.minute()
+        finish(*arguments)
+
+    monkeypatch.setattr(whole_tables, "_finish", late)
+    go_back(model, mark)
+    assert_same(everything(model), before)

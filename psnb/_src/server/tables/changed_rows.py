@@ -33,7 +33,10 @@ class Watcher(ABC):
 
     @abstractmethod
     def changing(self, rows: np.ndarray | None) -> None:
-        """Take note of rows (distinct) that are about to change; None for all of them."""
+        """Take note of rows (distinct) that are about to change; None for all of them.
+
+        Of none, if only what is not by row does.
+        """
 
     def changing_parts(self, rows: np.ndarray, width: int) -> None:
         """Note that some rows of a variable are about to change, and how many numbers of each."""
@@ -45,7 +48,7 @@ class Watcher(ABC):
 
     def removing(self, ids: np.ndarray) -> None:
         """Take note that ids are about to lose their rows, which are about to change, too."""
-        self.changing(_NONE)
+        self.changing(NO_ROWS)
 
     def shrinking(self, rows: np.ndarray) -> None:
         """Take note that the last rows, these, are about to be removed."""
@@ -65,7 +68,7 @@ TICKS = 24 * 60
 
 _PERIOD, _BITS = np.dtype(np.uint16), np.dtype(np.uint8)
 _LAST = int(np.iinfo(_PERIOD).max)
-_NONE, NO_IDS = np.empty(0, np.int64), np.empty(0, np.uint64)
+NO_ROWS, NO_IDS = np.empty(0, np.int64), np.empty(0, np.uint64)
 
 _FEW = 1 << 14
 """Removed ids that are known of a table of any size; of one with more rows, as many as these."""
@@ -151,7 +154,7 @@ class ChangedRows(Watcher):
         if self.knows(since):
             period = int(since.rpartition("-")[2])
             nothing = self._anything <= period
-            found = _NONE if nothing else self._since(period)
+            found = NO_ROWS if nothing else self._since(period)
             if found is not None and not nothing:
                 gone = [ids for at, ids in self._earlier.items() if at > period]
                 removed = np.concatenate([NO_IDS, *gone])

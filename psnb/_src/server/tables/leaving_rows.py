@@ -384,6 +384,8 @@ class LeavingRows(RowTable):
         super().finish(tail)
         if self._leaving is not None:
             minutes = int(tail[MINUTES][0]) if MINUTES in tail else 0
+            if self._leaving.undated:
+                self.changing(None)
             self._leaving.dated(self.updater.step, minutes)
 
     def beside(self) -> ops.Segment:

@@ -218,6 +218,7 @@ class SparseTable(LeavingRows):
     def clear(self) -> None:
         self._watched(lambda watcher: watcher.renumbering())
         self.moved.forget()
+        self.updater.step = 0  # rows that are loaded next are not old before the tail is, too
         coming, self._coming = self._coming, 0
         # Not by how many rows there are: each restore may bring somewhat fewer than the one before.
         most = self.index.count + self.index.spare

@@ -21,7 +21,7 @@ import numpy as np
 
 from psnb._src.server.memory import require_room
 from psnb._src.server.tables import operations as ops
-from psnb._src.server.tables.changed_rows import ChangedRows, Changes, Watcher
+from psnb._src.server.tables.changed_rows import NO_ROWS, ChangedRows, Changes, Watcher
 from psnb._src.server.tables.checks import Expected, forms
 from psnb._src.server.tables.updater import Updater
 from psnb._src.transport.message import Float16Message
@@ -124,7 +124,7 @@ class Table(ABC):
         An invalid tail raises ConfigurationError, and nothing is changed.
         """
         self.expected.check_tail(forms(self.name, tail), tail.__getitem__)
-        self.changing(None)
+        self._changing_rows(NO_ROWS)
         self.updater.step = int(tail["step"][0])
 
     def beside(self) -> ops.Segment:
@@ -188,6 +188,10 @@ class Table(ABC):
         """Tell watchers that rows are about to change; None for all of them."""
         if self.watchers:
             self._watched(lambda watcher: watcher.changing(rows))
+
+    def _changing_rows(self, rows: np.ndarray) -> None:
+        """Tell watchers that rows are about to change; of none, that only the tail does."""
+        self.changing(rows)
 
     def _watched(self, note: Callable[[Watcher], None]) -> None:
         for watcher in list(self.watchers):

@@ -78,6 +78,8 @@ class Leaving:
         How many of the others still are.
     minutes : int
         How many have been counted.
+    undated : set of str
+        The arrays of which what was loaded has none.
     evicted, expired, gone : int
         How many rows have left for others; because their time was over; and how many ids were
         pushed that had no row, with the table full.
@@ -87,7 +89,7 @@ class Leaving:
         self.eviction = eviction
         self.bound = MOST_ROWS if eviction.max_rows is None else eviction.max_rows
         self.names = eviction.columns
-        self.minutes = self.evicted = self.expired = self.gone = self.pushed = 0
+        self.evicted = self.expired = self.gone = self.pushed = 0
         self.clear()
 
     def clear(self) -> None:
@@ -97,9 +99,10 @@ class Leaving:
 
     def restart(self) -> None:
         """Begin anew; there are no rows."""
+        self.minutes = 0
         self._first = 0  # the update that a stamp of 0 stands for
         self._next = 0  # the row at which the next choice begins
-        self._undated: set[str] = set()  # arrays of which what was loaded has none
+        self.undated: set[str] = set()
         self.choose_none()
 
     def choose_none(self) -> None:
@@ -130,7 +133,7 @@ class Leaving:
         for name, array in self._arrays.items():
             given: Any = segment.get(name)
             if given is None:
-                self._undated.add(name)
+                self.undated.add(name)
                 given = np.zeros(rows.size, int)
             elif name == "last_update":
                 latest = int(given.max(initial=0))
@@ -141,7 +144,7 @@ class Leaving:
     def dated(self, step: int, minutes: int) -> None:
         """Take what was not known of rows that were loaded as of now."""
         self.minutes = minutes
-        undated, self._undated = self._undated, set()
+        undated, self.undated = self.undated, set()
         if "last_update" in undated:
             self.stamps[:] = (self.stamps & replacing.FLAG) | self.stamp(step)
         if "last_minute" in undated:
