@@ -397,6 +397,10 @@ def test_files_and_torch(clicks: Namespace) -> None:
     falls_to(clicks, 0.85)
     run(clicks, "# Export from PyTorch")
     assert predicts_alone(clicks)
+    held_out = pd.read_csv("held-out.csv")
+    held_out.drop(columns="clicked").to_csv("new.csv", index=False)
+    run(clicks, "# Score a new file")
+    assert psnb.metrics.AUC(None)(held_out["clicked"], clicks["scores"]).result() > 0.7
     run(clicks, "# Save, and go on")
     assert clicks["manager"].latest_checkpoint is not None
     clicks["strategy"].close()
@@ -428,7 +432,7 @@ def test_files_and_jax(clicks: Namespace) -> None:
     clicks["strategy"].close()
 
 
-def test_two_towers(given: Namespace) -> None:
+def test_two_towers(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     user, group = rng.integers(200, size=4000), rng.integers(8, size=4000)
     # Of forty items a user buys five, which others of his kind buy, too.
@@ -445,6 +449,10 @@ def test_two_towers(given: Namespace) -> None:
     begun = given["coordinator"].history()["loss"]["value"][:3].mean()
     assert given["history"]["loss"][-1] < min(0.5 * begun, 0.7 * np.log(256))
     run(given | {"user": 3}, "# The nearest items")
+    texts = dask.dataframe.from_pandas(pd.DataFrame({"item": ["tea", "rum", "tea"]}), npartitions=1)
+    hashes = psnb.hash_ids(["rum", "tea"])[None]
+    run(given | {"purchases": texts, "found": hashes}, "# Names of the nearest items")
+    assert capsys.readouterr().out.endswith("['rum', 'tea']\n")
     kinds = given["items"].nearest(given["users"].lookup(np.arange(8), training=False), k=5)[0]
     own = 2**62 + 5 * np.arange(8)[:, None] + np.arange(5)
     assert np.mean([len({*a} & {*b}) for a, b in zip(kinds, own, strict=True)]) > 4

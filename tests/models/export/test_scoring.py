@@ -179,6 +179,7 @@ def test_what_fails_leaves_no_file(
         ("in.txt", "", "expected a file that ends with .csv"),
         ("in.csv", "x.0,x.1,x.2,ads.0\n1,2,3,4\n", "ads.1"),
         ("in.csv", "x.0,x.1,x.2,ads.0,ads.1\n1,2,3,4,4.5\n", "column 'ads.1', row 1: '4.5'"),
+        ("in.csv", "x.0,x.1,x.2,ads.0,ads.1\n1,2,3,4,Rome\n", "hash_ids makes ids of texts"),
         ("in.csv", f"x.0,x.1,x.2,ads.0,ads.1\n1,2,3,4,{2**64}\n", "does not fit 64 bits"),
         ("in.jsonl", '{"x": [1, 2, 3]}\n', "'ads'"),
         ("in.jsonl", '{"x": [1, 2, 3], "ads": [1, 0.5]}\n', "expected integers"),

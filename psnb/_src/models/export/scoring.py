@@ -194,7 +194,7 @@ def _integers(texts: np.ndarray, what: str, before: int) -> np.ndarray:
             numbers.append(int(text))
         except ValueError as error:
             problem = f"{what}, row {row}: {truncate(text)!r} is not an integer"
-            raise DatasetError(problem) from error
+            raise DatasetError(f"{problem}: psnb.hash_ids makes ids of texts") from error
     return bits_of(integers_of(numbers, what)).view(np.int64)
 
 
