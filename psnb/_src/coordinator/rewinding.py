@@ -68,9 +68,11 @@ class Mark:
         self._finalizer = weakref.finalize(self, forget)
         self._finalizer.atexit = False
 
+    def __str__(self) -> str:
+        return f"the mark of {time.strftime('%H:%M:%S', time.localtime(self.time))}"
+
     def __repr__(self) -> str:
-        when = time.strftime("%H:%M:%S", time.localtime(self.time))
-        return f"<psnb.Mark of {when}{'' if self._finalizer.alive else ', dropped'}>"
+        return f"<psnb.Mark: {self}{'' if self._finalizer.alive else ', dropped'}>"
 
     def drop(self) -> None:
         """Have servers forget it, which gives its memory back; idempotent, returns at once."""
@@ -137,9 +139,8 @@ def _go_back(
         except StaleMarkError:
             to.drop()  # from now on, the newest is another one
             raise
-        text = repr(to) if isinstance(to, Mark) else repr(str(to))
         core.records.history.cut(time.time())
-        core.records.events.add(EventKind.REWOUND, f"parameters are as at {text}")
+        core.records.events.add(EventKind.REWOUND, f"parameters are as at {to}")
         return metadata
 
 
