@@ -111,7 +111,7 @@ class History:
         self._series: dict[str, _Series] = {}
         self._slices: dict[str, SliceTable] = {}
         self._examples, self._total = Rate(), 0.0
-        self._steps = 0  # values of the metric that has most; validation aside
+        self._steps = 0  # most values of any metric; validation aside
         self._epochs: list[EpochBegin] = []
         self._lock = Lock()  # guards all of the above, and what is in it
         self._dropped = ""  # the first that was one too many

@@ -97,7 +97,7 @@ class Mark:
     Attributes
     ----------
     key : str
-        What was told of it last; empty if nothing was.
+        Of the last description; empty if it was not described.
     """
 
     def __init__(self, tables: Mapping[str, Table], where: str) -> None:

@@ -264,7 +264,7 @@ class TrainingRun:
             try:
                 answer.result()
                 here = self._state()
-            except Exception:
+            except Exception:  # of any kind: the caller has it, and training continues as it was
                 prepare(here)
                 if each.answer is None:
                     raise

@@ -76,8 +76,8 @@ class BufferIterator(ReadingIterator):
     """Fills the buffer, then reads an element for each that is drawn.
 
     The state: how many were drawn and taken in, whether the input has ended, the reader's state
-    both before the oldest element in the buffer and now, and since then, where in between so many
-    elements were refused: how many had been taken in, and how many were refused.
+    before the oldest element in the buffer and now, and each run of elements that was refused in
+    between: how many had been taken in before it, and its length.
     """
 
     def __init__(
