@@ -32,21 +32,24 @@ class Servers:
     def server_of(self, to: ShardId) -> None:
         """Return None: nobody reads for them."""
 
-    def call(self, requests: Sequence[Request]) -> list[int]:
+    def call(self, requests: Sequence[Request]) -> list[Any]:
         return self.attempt(requests)
 
-    def attempt(self, requests: Sequence[Request]) -> list[int]:
-        for each in requests:
-            if isinstance(each.operation, OnTables):
-                self._run(each.to.number, each.operation.operation)  # type: ignore[union-attr]
-        return [0 for _ in requests]  # no row is too many
+    def attempt(self, requests: Sequence[Request]) -> list[Any]:
+        return [
+            self._run(each.to.number, each.operation.operation)  # type: ignore[union-attr]
+            if isinstance(each.operation, OnTables)
+            else ()  # no commits are known
+            for each in requests
+        ]
 
-    def _run(self, shard: int, operation: TableOperation) -> None:
+    def _run(self, shard: int, operation: TableOperation) -> int:
         if isinstance(operation, PutSegment):
             self.when_loaded()
             start = shard * HALF + int(operation.segment["start"][0])
             part = operation.segment["values"]
             self.values[start : start + part.size] = part
+        return 0  # no row is too many
 
 
 class Parameter:

@@ -15,6 +15,7 @@ from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import PROCESS, Commit, Part
 from psnb._src.server.operations import (
     ApplyCommit,
+    BeginLoading,
     CloseLog,
     CommitPart,
     CreateDense,
@@ -214,3 +215,12 @@ def test_the_end_of_a_round_that_all_have_ended_may_come_again(world: World) -> 
     assert world.finish() == [1.0, 1.0]
     world.run((A, end), (B, end))
     assert world.finish() == [1.0, 1.0]
+
+
+def test_tables_that_were_being_loaded_are_reported() -> None:
+    world = World()
+    assert not drive(recover_orphans(SHARDS, ask), world.attempt)
+    world.run((B, BeginLoading("restore")))
+    assert drive(recover_orphans(SHARDS, ask), world.attempt)
+    world.run((B, OpenLog()))
+    assert not world.shards[B].log.loading

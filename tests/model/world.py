@@ -16,7 +16,7 @@ from typing import Any
 
 from psnb._src.client.requests import Request
 from psnb._src.placement.layout import Layout, ServerAddress, ShardId
-from psnb._src.server.messages import Done, Failed, Moved, PendingReply, ServerAnswer
+from psnb._src.server.messages import Done, Failed, Later, Moved, PendingReply, ServerAnswer
 from psnb._src.server.operations import CreateTable, HostOperation, OnShard
 from psnb._src.server.replication import ForwardedRequest, Opening
 from psnb._src.server.server import Host
@@ -251,6 +251,8 @@ class Pending:
         match answer:
             case Moved():
                 self._look()
+                self.send()
+            case Later():
                 self.send()
             case Done(result):
                 self._end(result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,12 @@ from psnb._src.server.commit_log import (
     _CommitWriter,
 )
 from psnb._src.server.operations import (
+    BeginLoading,
     CloseLog,
     CommitPart,
     CreateDense,
     CreateSparse,
+    EndLoading,
     EndRound,
     FenceCommits,
     PreparePart,
@@ -182,7 +185,7 @@ def test_no_watcher_follows_the_tables_when_it_is_over(shard: ParameterShard) ->
 
 CARRIED = {
     "ParameterShard": {"_tables", "_creations", "log", "ended"},
-    "CommitLog": {"version", "rounds", "_writers", "closed"},
+    "CommitLog": {"version", "rounds", "_writers", "closed", "loading", "_loaded"},
     "_CommitWriter": {"settled", "entries", "closed", "ticks"},
     "LogEntry": {"commit", "state", "part", "reserved", "staleness", "fenced"},
     "Rounds": {"_writers"},
@@ -210,6 +213,9 @@ def test_a_copy_has_all_that_a_shard_knows_of_commits() -> None:
     made.run(PreparePart(Commit("b", 4, 2, shards=(ShardId("s", 0),)), Part([push], 0)))
     made.run(PreparePart(Commit(f"{PROCESS}d", 0), Part([push])))
     made.run(FenceCommits({"b": {4: 2, 5: 1}}, ["e"], {"b": (0, 2, 7, 8)}))
+    for key in ("f", "g"):
+        made.run(BeginLoading(key))
+    made.run(EndLoading("f"))
     made.run(CloseLog())
     made.tick()
     for steps in Transfer(made).last():
@@ -251,7 +257,7 @@ def plain(value: Any) -> str:
             return str(value.bounds())
         case dict():
             return str(list(value))
-        case list() | tuple():
+        case list() | tuple() | set() | deque():
             return str([plain(each) for each in value])
         case Part():
             return plain([*value])

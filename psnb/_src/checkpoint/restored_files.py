@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,7 +22,14 @@ from psnb._src.checkpoint.shards import CheckpointReader
 from psnb._src.client.requests import Request
 from psnb._src.client.server_client import ServerClient
 from psnb._src.client.snapshots import FileWorkers
-from psnb._src.client.whole_tables import SavedPart, SavedState, TableLoad, load_tables, make_room
+from psnb._src.client.whole_tables import (
+    SavedPart,
+    SavedState,
+    TableLoad,
+    load_tables,
+    loading,
+    make_room,
+)
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.server.operations import AskFileWork, CheckedParts, CheckFiles, SavedParts
 from psnb._src.server.tables.checks import Form
@@ -116,22 +124,23 @@ class RestoredFiles:
         only : collection of int or None
             The shards to load; None for all.
         """
-        try:
+        with ExitStack() as stack:
+            stack.callback(self._end)
             loads = {
                 name: parameter.loads(self._states(name), only)
                 for name, (_, parameter) in self._parts.items()
             }
             self._open(loads)
             for client, names in self._by_client(loads).items():
-                make_room(client, [load for name in names for load in loads[name]])
+                every = [load for name in names for load in loads[name]]
+                make_room(client, every)
+                stack.enter_context(loading(client, every))
             self._touched = time.monotonic()
             for group in _groups(loads):
                 yield group
                 for client, names in self._by_client(group).items():
                     together = [load for name in names for load in loads[name]]
                     load_tables(client, together, self._touch)
-        finally:
-            self._end()
 
     def _by_client(self, names: Iterable[str]) -> dict[ServerClient, list[str]]:
         found: dict[ServerClient, list[str]] = {}

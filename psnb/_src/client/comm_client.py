@@ -34,15 +34,21 @@ from psnb._src.client.connection import (
     ServerLiveness,
     open_connection,
 )
-from psnb._src.client.requests import Request, RequestBatch, lost, unreadable, unresponsive
+from psnb._src.client.requests import (
+    Request,
+    RequestBatch,
+    RequestRound,
+    lost,
+    unreadable,
+    unresponsive,
+)
 from psnb._src.client.server_client import ServerClient
 from psnb._src.dask_compat.reach import ConnectionPool, is_open
 from psnb._src.placement.layout import ServerAddress, ShardId
 from psnb._src.placement.layout_cache import LayoutCache
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.memory import refusal
-from psnb._src.server.messages import ServerAnswer
-from psnb._src.server.operations import CommitParts, HostOperation
+from psnb._src.server.operations import CommitParts
 from psnb._src.transport.stream import UnreadableError
 from psnb._src.transport.turns import SocketByTurns, read_while, reads_here
 from psnb._src.utils.interrupts import uninterrupted
@@ -53,7 +59,6 @@ from psnb.errors import (
     CoordinatorClosedError,
     PsnbError,
     ServerLostError,
-    ServerUnresponsiveError,
 )
 
 logger = logging.getLogger("psnb")
@@ -79,34 +84,12 @@ reads them, and may have other news for the thread, as that a server is lost."""
 _PAUSE = 0.05
 """Seconds before the first try again; twice as long before each further one, up to 0.2."""
 
+_unanswered = partial(
+    unresponsive,
+    reason=f"it was not answered within {CALL_TIMEOUT:g} s, though its server lives",
+)
+
 _CLOSED = "the strategy was closed, or the Dask client or worker that carries parameters"
-
-
-class _RequestRound:
-    """The requests of a batch that go to one server, in one message."""
-
-    def __init__(
-        self,
-        owner: CommServerClient,
-        batch: RequestBatch,
-        server: ServerAddress,
-        positions: Sequence[int],
-    ) -> None:
-        self.owner, self.batch, self.server, self.positions = owner, batch, server, positions
-
-    def message(self) -> tuple[str, Sequence[HostOperation]]:
-        return self.server.key, [self.batch.operations[position] for position in self.positions]
-
-    def answered(self, answers: Sequence[ServerAnswer] | None) -> None:
-        if answers is None:
-            gone = "its strategy was closed, or its process was started again without its tables"
-            error = ConnectionRefusedError(gone)
-            self.owner.again(self.batch, self.positions, self.server, error)
-            return
-        if len(answers) < len(self.positions):  # the server had no memory for the message
-            answers = [*answers] * len(self.positions)
-        if moved := self.batch.answered(self.positions, answers):
-            self.owner.again(self.batch, moved, self.server)  # they will be elsewhere soon
 
 
 class CommServerClient(ServerClient):
@@ -192,7 +175,7 @@ class CommServerClient(ServerClient):
                     if self._loop.is_closed():  # and all connections with it
                         raise CoordinatorClosedError(_CLOSED) from None
                     if time.monotonic() > end:
-                        raise _unanswered(batch) from None
+                        raise _unanswered(batch.requests[0]) from None
         finally:
             self._batches.pop(batch, None)
             batch.done.cancel()  # no effect if it is done; otherwise it is not waited for any more
@@ -344,7 +327,8 @@ class CommServerClient(ServerClient):
     ) -> None:
         later, batch.later = batch.later, False  # not when it is sent again
         try:
-            connection.send(_RequestRound(self, batch, server, positions), later=later)
+            message = RequestRound(batch, server, positions, self.again, self.later)
+            connection.send(message, later=later)
         except MemoryError as error:  # an answer like others: prepared parts must be undone
             batch.failed(positions, refusal(error, "a request to it", "this process"))
 
@@ -389,6 +373,10 @@ class CommServerClient(ServerClient):
     ) -> None:
         """Send requests again, to where their shards are now; any thread. See `_again`."""
         self._on_loop(lambda: self._spawn(self._again(batch, positions, server, error)))
+
+    def later(self, batch: RequestBatch, positions: Sequence[int]) -> None:
+        """Send requests again after a pause: their shards are being loaded; any thread."""
+        self._on_loop(lambda: self._spawn(self._resend(batch, positions)))
 
     def _on_loop(self, function: Callable[[], object]) -> None:
         """Call a function on the event loop, at once if this is its thread."""
@@ -506,10 +494,13 @@ class CommServerClient(ServerClient):
                 else:
                     batch.failed([position], given_up)
             if hopeful:
-                await asyncio.sleep(batch.pause(_PAUSE))
-                if not batch.done.done():
-                    self._start(batch, hopeful)
+                await self._resend(batch, hopeful)
         return None
+
+    async def _resend(self, batch: RequestBatch, positions: Sequence[int]) -> None:
+        await asyncio.sleep(batch.pause(_PAUSE))
+        if not batch.done.done():
+            self._start(batch, positions)
 
     def _given_up(
         self, request: Request, server: ServerAddress, error: OSError | None, waited: float
@@ -571,7 +562,7 @@ class CommServerClient(ServerClient):
                 now = time.monotonic()
                 for batch, since in list(self._batches.items()):
                     if now - since >= CALL_TIMEOUT:
-                        batch.failed(range(len(batch.requests)), _unanswered(batch))
+                        batch.failed(range(len(batch.requests)), _unanswered)
                     elif now - since >= self._look_again_after:
                         self._spawn(self._look_again(batch))
             # A thread notes a batch before it sees whether there is this task; so this looks after.
@@ -593,8 +584,3 @@ class CommServerClient(ServerClient):
             else:
                 self._lives.follow(server, batch, self._timeout_of(request, server))
         self._start(batch, elsewhere)
-
-
-def _unanswered(batch: RequestBatch) -> ServerUnresponsiveError:
-    reason = f"it was not answered within {CALL_TIMEOUT:g} s, though its server lives"
-    return unresponsive(batch.requests[0], reason)

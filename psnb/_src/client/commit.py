@@ -278,7 +278,7 @@ async def _settled(
     return [answers[position] for position in range(len(requests))]
 
 
-async def recover_orphans(shards: Sequence[ShardId], ask: Ask) -> None:
+async def recover_orphans(shards: Sequence[ShardId], ask: Ask) -> bool:
     """Have all shards finish or give up what an owner that has gone has left undone, alike.
 
     Its process may have died between any two messages. A commit that a shard has applied, or that
@@ -291,6 +291,11 @@ async def recover_orphans(shards: Sequence[ShardId], ask: Ask) -> None:
         All shards of the strategy.
     ask : Ask
         Makes the requests.
+
+    Returns
+    -------
+    bool
+        Whether the owner was loading tables: some may have a part of what they were to get.
 
     Raises
     ------
@@ -310,6 +315,7 @@ async def recover_orphans(shards: Sequence[ShardId], ask: Ask) -> None:
     await resolve_in_doubt(shards, attempts, (), ask, _raise)
     for outcome in await ask(_ends(found)):
         _is_lost(outcome)
+    return True in [log.loading for log in found.values()]
 
 
 def _ends(logs: Mapping[ShardId, ops.ClosedLog]) -> list[Request]:

@@ -20,7 +20,7 @@ from psnb._src.client.arguments import NonFinite
 from psnb._src.client.requests import Request, on_table
 from psnb._src.client.server_client import ServerClient
 from psnb._src.client.updates import client_of
-from psnb._src.client.whole_tables import SavedState, TableLoad, in_memory, load_tables
+from psnb._src.client.whole_tables import SavedState, TableLoad, in_memory, load_tables, loading
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.kernels import all_finite
 from psnb._src.server.optimizer import Optimizer
@@ -156,7 +156,9 @@ class ParameterShards:
 
     def load_states(self, states: Sequence[Mapping[str, np.ndarray]]) -> None:
         """Replace its content by what the states of its shards were, of any number of them."""
-        load_tables(self.server_client, self.loads([*map(in_memory, states)]))
+        loads = self.loads([*map(in_memory, states)])
+        with loading(self.server_client, loads):
+            load_tables(self.server_client, loads)
 
     def ask_all(self, operation: ops.TableOperation) -> list[Any]:
         """Run an operation on all of its tables."""

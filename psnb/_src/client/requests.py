@@ -17,7 +17,7 @@ from typing import Any
 from psnb._src.dask_compat.reach import cloudpickled
 from psnb._src.placement.layout import ServerAddress, ShardId
 from psnb._src.protocol.lost_shards import lost_shard
-from psnb._src.server.messages import Done, Failed, Moved, ServerAnswer
+from psnb._src.server.messages import Done, Failed, Later, Moved, ServerAnswer
 from psnb._src.server.operations import CommitParts, HostOperation, OnShard, Packed, PreparePart
 from psnb._src.server.tables.operations import (
     OnTables,
@@ -188,15 +188,23 @@ class RequestBatch:
         self._pause = min(_LONGEST_PAUSE, 2 * self._pause) or first
         return self._pause
 
-    def answered(self, positions: Sequence[int], answers: Sequence[ServerAnswer]) -> list[int]:
-        """Take the answers to some requests; return the ones whose shard has left the server."""
-        moved = []
+    def answered(
+        self, positions: Sequence[int], answers: Sequence[ServerAnswer]
+    ) -> tuple[list[int], list[int]]:
+        """Take the answers to some requests.
+
+        Returns the ones whose shard has left the server, and the ones to be asked later.
+        """
+        moved: list[int] = []
+        later: list[int] = []
         for position, answer in zip(positions, answers, strict=True):
             if isinstance(answer, Moved):
                 moved.append(position)
+            elif isinstance(answer, Later):
+                later.append(position)
             else:
                 self._settle(position, answer)
-        return moved
+        return moved, later
 
     def failed(
         self, positions: Iterable[int], error: Exception | Callable[[Request], Exception]
@@ -245,3 +253,45 @@ class RequestBatch:
             # Once, and it may refer to this batch: large arrays must not wait for a collection.
             then, self._then = self._then, bool
             then()
+
+
+class RequestRound:
+    """The requests of a batch that go to one server, in one message.
+
+    Parameters
+    ----------
+    batch, server, positions
+        Which, and where to.
+    again : callable
+        Sends requests again, to where their shards are then; with the error, if there was one.
+    later : callable
+        Sends requests again whose shards are being loaded.
+    """
+
+    def __init__(
+        self,
+        batch: RequestBatch,
+        server: ServerAddress,
+        positions: Sequence[int],
+        again: Callable[..., object],
+        later: Callable[[RequestBatch, Sequence[int]], object],
+    ) -> None:
+        self.batch, self.server, self.positions = batch, server, positions
+        self._again, self._later = again, later
+
+    def message(self) -> tuple[str, Sequence[HostOperation]]:
+        return self.server.key, [self.batch.operations[position] for position in self.positions]
+
+    def answered(self, answers: Sequence[ServerAnswer] | None) -> None:
+        if answers is None:
+            gone = "its strategy was closed, or its process was started again without its tables"
+            error = ConnectionRefusedError(gone)
+            self._again(self.batch, self.positions, self.server, error)
+            return
+        if len(answers) < len(self.positions):  # the server had no memory for the message
+            answers = [*answers] * len(self.positions)
+        moved, later = self.batch.answered(self.positions, answers)
+        if moved:
+            self._again(self.batch, moved, self.server)  # they will be elsewhere soon
+        if later:
+            self._later(self.batch, later)

@@ -9,9 +9,10 @@ pieces. So it never holds more than a few.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +37,12 @@ from psnb._src.server.tables.saved_files import (
     used_later,
 )
 from psnb._src.server.tables.sharding import Owner
-from psnb.errors import CheckpointError, ServerLostError
+from psnb.errors import (
+    CheckpointError,
+    CoordinatorClosedError,
+    ServerLostError,
+    ServerUnresponsiveError,
+)
 
 TableName = tuple[ShardId, str]
 """A shard, and a table there."""
@@ -273,6 +279,41 @@ def make_room(server_client: ServerClient, loads: Sequence[TableLoad]) -> None:
         If one is gone.
     """
     server_client.call([on_table(*each.table, table_ops.MakeRoom(each.rows)) for each in loads])
+
+
+@contextmanager
+def loading(server_client: ServerClient, loads: Sequence[TableLoad]) -> Iterator[None]:
+    """Load tables in the block: other writes, and reads, wait for the end of it, and are whole.
+
+    A commit is wholly before it, and its effect is gone then; or wholly after it.
+
+    Raises
+    ------
+    ServerLostError
+        If a server is gone; nothing was changed.
+    """
+    key, shards = uuid.uuid4().hex, sorted({each.table[0] for each in loads})
+    try:
+        found = server_client.call([Request(shard, ops.BeginLoading(key)) for shard in shards])
+        facts = list(zip(shards, found, strict=True))
+        applied = {fact.commit[:3] for _, each in facts for fact in each if fact.applied}
+        # All have prepared what one has applied. The rest of it would come later, by itself.
+        server_client.call(
+            [
+                Request(shard, ops.ApplyCommit(fact.commit, decided=True))
+                for shard, each in facts
+                for fact in each
+                if not fact.applied and fact.commit[:3] in applied
+            ]
+        )
+        yield
+    finally:
+        ends = [Request(shard, ops.EndLoading(key)) for shard in shards]
+        with suppress(CoordinatorClosedError):  # then nothing waits
+            for _ in range(_ATTEMPTS):
+                outcomes = zip(ends, server_client.attempt(ends), strict=True)
+                # A server that comes back, or a replica of it, would have all wait.
+                ends = [end for end, each in outcomes if isinstance(each, ServerUnresponsiveError)]
 
 
 def load_tables(

@@ -25,6 +25,7 @@ Not thread-safe; the server's one thread is its only user.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -111,6 +112,9 @@ PROCESS = "process "
 
 _IDLE_TICKS = 60
 
+_LOADS = 16
+"""How many loads that have ended are remembered; a repeated message comes within some seconds."""
+
 
 class CommitState(StrEnum):
     """What a shard has done with a commit."""
@@ -168,6 +172,8 @@ class CommitLog:
         What waits for the end of its round.
     closed : bool
         Whether it takes no commits any more, of any writer.
+    loading : set of str
+        Under which keys tables are being loaded: commits wait, for they would be there in part.
     """
 
     def __init__(self, version: int = 0) -> None:
@@ -175,6 +181,8 @@ class CommitLog:
         self.rounds = Rounds()
         self._writers: dict[str, _CommitWriter] = {}
         self.closed = False
+        self.loading: set[str] = set()
+        self._loaded: deque[str] = deque(maxlen=_LOADS)  # keys that come late begin nothing
 
     def __len__(self) -> int:
         """Return how many commits are kept."""
@@ -322,8 +330,28 @@ class CommitLog:
     def close_to_all(self) -> list[CommitRecord]:
         """Refuse all further commits, and report those in which other shards take part."""
         self.closed = True
-        facts = [fact for writer in list(self._writers) for fact in self.close(writer)]
-        return [fact for fact in facts if len(fact.commit.shards) > 1]
+        for writer in list(self._writers):
+            self.close(writer)
+        return self._shared()
+
+    def begin_loading(self, key: str) -> list[CommitRecord]:
+        """Note that tables are loaded, and report the commits in which other shards take part."""
+        if key not in self._loaded:
+            self.loading.add(key)
+        return self._shared()
+
+    def end_loading(self, key: str) -> None:
+        """Note that they are loaded; idempotent."""
+        self.loading.discard(key)
+        self._loaded.append(key)
+
+    def _shared(self) -> list[CommitRecord]:
+        return [
+            CommitRecord(entry.commit, entry.state is CommitState.APPLIED)
+            for writer in self._writers.values()
+            for entry in writer.entries.values()
+            if entry.state is not CommitState.GIVEN_UP and len(entry.commit.shards) > 1
+        ]
 
     def end(self, writer: str) -> None:
         """Refuse all further commits of a writer, and forget the present ones."""

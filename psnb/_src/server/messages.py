@@ -35,7 +35,11 @@ class Moved(Message, frozen=True):
     """The shard is not here."""
 
 
-ServerAnswer = Done | Failed | Moved
+class Later(Message, frozen=True):
+    """The shard is being loaded; what is asked for is to be asked again."""
+
+
+ServerAnswer = Done | Failed | Moved | Later
 
 
 class ServerRequest(Message, frozen=True):

@@ -127,6 +127,21 @@ class OpenLog(ShardOperation, frozen=True):
     """Forgets all commits, and takes new ones."""
 
 
+class BeginLoading(ShardOperation, frozen=True):
+    """Has new commits and reads wait while tables are loaded, under a key.
+
+    The answer is what the log has of commits in which other shards take part.
+    """
+
+    key: str
+
+
+class EndLoading(ShardOperation, frozen=True):
+    """Ends what `BeginLoading` began, also if that comes later; may be repeated."""
+
+    key: str
+
+
 class SquareNorms(ShardOperation, frozen=True):
     """Asks for the squared norms of a round's gradients."""
 
@@ -156,13 +171,14 @@ class EndRound(ShardOperation, frozen=True):
 class ClosedLog(Message, frozen=True):
     """What must be known of a shard's commits to finish or give up orphaned ones.
 
-    Those that several shards take part in; the end of the latest round; and by writer, which
-    commits wait for the end of their round.
+    Those that several shards take part in; the end of the latest round; by writer, which commits
+    wait for the end of their round; and whether tables were being loaded.
     """
 
     facts: Sequence[CommitRecord]
     ended: EndRound | None
     held: Mapping[str, Sequence[int]]
+    loading: bool = False
 
 
 class MeasureTables(ShardOperation, frozen=True):

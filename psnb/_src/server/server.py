@@ -24,7 +24,7 @@ from psnb._src.server.files.reading import FileChecking
 from psnb._src.server.files.writing import Soon, TableWriting
 from psnb._src.server.making import build, unpacked
 from psnb._src.server.memory import refusal
-from psnb._src.server.messages import Done, Failed, Moved, PendingReply, ServerAnswer
+from psnb._src.server.messages import Done, Failed, Later, Moved, PendingReply, ServerAnswer
 from psnb._src.server.replication import DEPOSED, DONE, Connect, HostedShard
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.snapshots import OpenSnapshots, PreallocatedPages, chunks_wanted
@@ -168,6 +168,8 @@ class Host:
             hosted = self._primary(operation.shard)
             if hosted is None:
                 return Moved()
+            if self._waits(hosted, operation.operation):
+                return Later()
             result = self._on_shard(hosted, operation.operation, reply)
             return Done(result, hosted.shard.log.version)
         except PsnbError as error:
@@ -176,6 +178,12 @@ class Host:
             return Failed(refusal(error, str(operation), self._name))
         except Exception as error:  # a bug of ours must reach its caller, not only the log
             return Failed(InternalError(f"{operation} on {self._name}: {error!r}"))
+
+    def _waits(self, hosted: HostedShard, operation: ShardOperation) -> bool:
+        if not isinstance(operation, ops.CommitParts):
+            return hosted.shard.waits(operation)
+        several = [self._hosted[index] for index in operation.parts if index in self._hosted]
+        return True in [each.shard.waits(operation) for each in several]
 
     def _on_shard(self, hosted: HostedShard, operation: ShardOperation, reply: PendingReply) -> Any:
         match operation:

@@ -27,10 +27,13 @@ from psnb._src.server.tables.operations import (
     FinishTable,
     LookUpRows,
     OnTables,
+    Preview,
     Push,
     PushRows,
     RowsOperation,
     ShardOperation,
+    ShrinkTable,
+    TableRead,
     ids_used,
 )
 from psnb._src.server.tables.table import ReservedWrite, Table, with_rates
@@ -43,6 +46,9 @@ from psnb.errors import (
 )
 
 _COMMITS = (ops.CommitPart, ops.PreparePart)
+
+_AFTER_LOADING = (TableRead, Preview, ShrinkTable)
+"""Operations of tables that wait while these are loaded; others load them, or only describe."""
 
 
 class ParameterShard:
@@ -87,12 +93,17 @@ class ParameterShard:
                 return self.log.end(writer)
             case ops.CloseLog():
                 rounds = self.log.rounds
-                return ops.ClosedLog(self.log.close_to_all(), self.ended, rounds.held())
+                loading = bool(self.log.loading)
+                return ops.ClosedLog(self.log.close_to_all(), self.ended, rounds.held(), loading)
             case ops.OpenLog():
                 self.log, self.ended = CommitLog(self.log.version), None
                 for mark in list(self._marks):  # those of the owner before
                     self._drop_mark(mark)
                 return None
+            case ops.BeginLoading(key):
+                return self.log.begin_loading(key)
+            case ops.EndLoading(key):
+                return self.log.end_loading(key)
             case ops.SetMark(mark):
                 return self._set_mark(mark)
             case ops.DropMark(mark):
@@ -116,6 +127,21 @@ class ParameterShard:
             case ops.FinishReplica(tails, log, ended):
                 return self._finish(tails, log, ended)
         raise InternalError(f"{self.name} has no operation {operation}")
+
+    def waits(self, operation: ShardOperation) -> bool:
+        """Return whether an operation must wait until tables are loaded.
+
+        It might find one in part, or be there in part itself. Only the primary calls this. What was
+        decided before, by whoever loads them, does not wait.
+        """
+        if not self.log.loading:
+            return False
+        match operation:
+            case OnTables(operation=of):
+                return isinstance(of, _AFTER_LOADING)
+            case ops.ApplyCommit(decided=decided):
+                return not decided
+        return isinstance(operation, (*_COMMITS, ops.CommitParts, ops.TakeSnapshot))
 
     def decided(self, operation: ShardOperation) -> ShardOperation:
         """Return an operation with all that a copy might decide in another way.

@@ -8,6 +8,7 @@ get other names, under which nothing is pending, and the former names reach noth
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.servers import Servers
 from psnb._src.utils.threads import run_on_loop
 from psnb.errors import PsnbError, ServerUnresponsiveError
+
+logger = logging.getLogger("psnb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ def _taken(client: Client, ownership: Ownership, layout: Layout) -> tuple[Strate
     reconciler = run_on_loop(loop, take)
     server_client = CommServerClient(loop, pool_of(client), servers.layout_cache)
     try:
-        run_on_loop(loop, lambda: recover_orphans(servers.shards, server_client.ask))
+        loading = run_on_loop(loop, lambda: recover_orphans(servers.shards, server_client.ask))
     finally:
         reconciler.close()
         server_client.close()
@@ -92,6 +95,12 @@ def _taken(client: Client, ownership: Ownership, layout: Layout) -> tuple[Strate
         for outcome in core.server_client.attempt(requests):
             if isinstance(outcome, ServerUnresponsiveError):
                 raise outcome
+        if loading:
+            logger.warning(
+                "the notebook before died while it restored or rewound parameters: some may have "
+                "a part of what they were to get. strategy.recover(checkpoint), or "
+                "CheckpointManager.restore(), loads all of a checkpoint"
+            )
     except BaseException:  # an interrupt, too: another process may claim it
         core.leave()  # by the id that it has now
         raise

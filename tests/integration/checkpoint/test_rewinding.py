@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from distributed import Client
 
 import psnb
 from psnb import data, errors
@@ -137,3 +139,42 @@ def test_trainer_goes_back_into_the_middle_of_an_epoch_from_another_thread(
     assert rewound == [{"mine": 1}]
     assert numbers(visits, 400) == [1] * 400
     assert [(row.batches, row.examples) for row in history.rows] == [(200, 400)]
+
+
+@pytest.mark.parametrize("kind", ["mark", "checkpoint", "restore"])
+def test_writes_of_other_threads_are_taken_back_wholly_or_come_afterwards(
+    cluster: Client, tmp_path: Path, kind: str
+) -> None:
+    with psnb.ParameterServerStrategy(cluster, partitioner=psnb.FixedShards(2)) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        v = strategy.variable(np.zeros(100_000, np.int64))
+        manager = psnb.CheckpointManager(coordinator, tmp_path)
+        path, mark = manager.save(), coordinator.mark()
+        back: dict[str, Callable[[], Any]] = {
+            "mark": lambda: coordinator.rewind(mark),
+            "checkpoint": lambda: coordinator.rewind(path),
+            "restore": lambda: manager.restore(path),
+        }
+        for _ in range(10):
+            assert not np.ptp(written_while(v, back[kind]))
+
+
+def written_while(v: psnb.Variable, go_back: Callable[[], Any]) -> np.ndarray:
+    """Return what is in a variable after threads added to it meanwhile."""
+    ended, written = threading.Event(), list[int]()
+
+    def write() -> None:
+        while not ended.is_set():
+            v.assign_add(np.ones(v.shape, np.int64))
+            written.append(1)
+
+    threads = [threading.Thread(target=write) for _ in range(2)]
+    for each in threads:
+        each.start()
+    wait_until(lambda: len(written) > 2, "some are written")
+    go_back()
+    ended.set()
+    for each in threads:
+        each.join(DEADLINE)
+    found: np.ndarray = v.read()
+    return found

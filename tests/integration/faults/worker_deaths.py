@@ -45,9 +45,9 @@ def before_the_answer(
     real: Attempt, transport: CommServerClient, requests: Sequence[Request]
 ) -> list[Any]:
     """End when an answer comes, which nobody hears."""
-    from psnb._src.client.comm_client import _RequestRound
+    from psnb._src.client.requests import RequestRound
 
-    _RequestRound.answered = lambda exchange, answer: kill_myself()  # type: ignore[method-assign]
+    RequestRound.answered = lambda exchange, answer: kill_myself()  # type: ignore[method-assign]
     return real(transport, requests)
 
 

@@ -17,7 +17,7 @@ import psnb
 import psnb.jax
 import psnb.keras
 import psnb.torch
-from psnb._src.client.comm_client import _RequestRound
+from psnb._src.client.requests import RequestRound
 from psnb._src.strategy.strategy import core_of
 from tests.integration.models import test_jax_models, test_keras_models, torch_wide_deep
 from tests.integration.models import wide_and_deep as wd
@@ -50,16 +50,16 @@ class Wire:
         self._patch = pytest.MonkeyPatch()
 
     def __enter__(self) -> Wire:
-        message, log, notebook = _RequestRound.message, self._log, self._notebook
+        message, log, notebook = RequestRound.message, self._log, self._notebook
 
-        def noted(sent: _RequestRound) -> Any:
+        def noted(sent: RequestRound) -> Any:
             key, operations = message(sent)
-            if sent.owner is not notebook:
+            if getattr(sent._again, "__self__", None) is not notebook:
                 inner = [getattr(each, "operation", each) for each in operations]
                 log.append((sent.server.address, {type(each).__name__ for each in inner}))
             return key, operations
 
-        self._patch.setattr(_RequestRound, "message", noted)
+        self._patch.setattr(RequestRound, "message", noted)
         return self
 
     def __exit__(self, *_: object) -> None:

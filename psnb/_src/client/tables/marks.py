@@ -16,7 +16,7 @@ from psnb._src.client.dense_shards import DenseShards
 from psnb._src.client.requests import Request
 from psnb._src.client.server_client import ServerClient
 from psnb._src.client.sparse_shards import SparseShards
-from psnb._src.client.whole_tables import SavedPart, TableLoad, load_tables, make_room
+from psnb._src.client.whole_tables import SavedPart, TableLoad, load_tables, loading, make_room
 from psnb._src.placement.layout import ShardId
 from psnb._src.server import operations as ops
 from psnb._src.server.tables.checks import Form
@@ -85,9 +85,10 @@ class ParameterMarks:
             for shard, table in each.tables
         ]
         make_room(self._client, loads)
-        yield
-        load_tables(self._client, loads)
-        self._client.attempt([Request(e, ops.EndMarkReading(self._name)) for e in self._shards])
+        with loading(self._client, loads):
+            yield
+            load_tables(self._client, loads)
+            self._client.attempt([Request(e, ops.EndMarkReading(self._name)) for e in self._shards])
 
     def drops(self) -> list[Request]:
         """Return the requests that have servers forget it; they may be repeated."""
