@@ -97,22 +97,6 @@ def test_a_worker_that_does_not_finish_in_time_loses_its_closure(
         assert coordinator.statistics().retried == 1
 
 
-def test_a_worker_that_is_scaled_away_finishes_its_closure(small: Client, tmp_path: Path) -> None:
-    with psnb.ParameterServerStrategy(small) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy)
-        steps = Steps(tmp_path)
-        remotes = [coordinator.schedule(steps) for _ in range(2)]
-        wait_until(lambda: len(steps.runs()) == 2, "one runs on each worker")
-        small.cluster.scale(2)
-        wait_until(
-            lambda: state_of(coordinator, "worker-1") == "draining", "the last worker drains"
-        )
-        steps.end()
-        assert sorted(coordinator.fetch(remotes)) == ["worker-0", "worker-1"]
-        assert coordinator.statistics().retried == 0
-        wait_until(lambda: strategy.num_workers == 1, "it has left")
-
-
 def test_scaling_down_takes_workers_and_never_servers(small: Client) -> None:
     with psnb.ParameterServerStrategy(small) as strategy:
         v = strategy.variable(np.arange(3))

@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,8 @@ from psnb._src.data.memory.memory import Memory
 from psnb.data import Dataset, InMemoryDataset
 from psnb.errors import DatasetError
 from tests.conftest import DEADLINE, wait_until
-from tests.integration.data.test_leases import (
-    ENDS,
-    numbers,
-    run_while_killed,
-    visits_of,
-    wait_until_left,
-)
-from tests.integration.helpers import Ending, Killer
+from tests.integration.data.test_leases import numbers, visits_of
+from tests.integration.helpers import Ending
 
 COUNT = 2000
 
@@ -46,13 +39,11 @@ def counting(visits: psnb.Embedding) -> Callable[..., None]:
     return step
 
 
-@pytest.fixture(params=ENDS)
-def ending(request: pytest.FixtureRequest, whole: Client, tmp_path: Path) -> Any:
+@pytest.fixture
+def ending(whole: Client, tmp_path: Path) -> Any:
     with psnb.ParameterServerStrategy(whole) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
-        yield Ending(coordinator, tmp_path, request.param), strategy, coordinator
-        if request.param == "retired":
-            wait_until_left(whole)
+        yield Ending(coordinator, tmp_path, "killed"), strategy, coordinator
 
 
 def test_a_worker_that_goes_in_an_epoch_costs_no_example_and_doubles_none(ending: Any) -> None:
@@ -120,45 +111,8 @@ def test_a_worker_that_goes_in_a_shuffle_costs_nothing(ending: Any) -> None:
     assert numbers(visits, COUNT) == [1] * COUNT
 
 
-@pytest.mark.second_tier(
-    "a worker that is killed while it loads, and in an epoch, is in the first tier"
-)
-def test_a_worker_that_is_killed_while_it_takes_up_examples_costs_nothing(
-    whole: Client,
-) -> None:
-    with psnb.ParameterServerStrategy(whole) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy)
-        visits = visits_of(strategy, COUNT)
-        made: Any = coordinator.create_per_worker_dataset(examples())
-        made.load_into_memory()
-
-        def die_of_the_next_message() -> int:
-            from psnb._src.data.memory import memory
-
-            dies = SimpleNamespace(loads=lambda data: os.kill(os.getpid(), signal.SIGKILL))
-            memory.pickle = dies  # type: ignore[assignment]
-            return os.getpid()
-
-        pid = coordinator.schedule(die_of_the_next_message, worker=1).fetch(DEADLINE)
-        made.global_shuffle()
-        assert pid not in whole.run(os.getpid, on_error="ignore").values()
-        run_epoch(coordinator, made, counting(visits))
-        assert numbers(visits, COUNT) == [1] * COUNT
-
-
-OTHER_STEP = pytest.mark.second_tier("another step of the same shuffle")
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        pytest.param("begin", marks=OTHER_STEP),
-        "scatter",
-        pytest.param("survey", marks=OTHER_STEP),
-    ],
-)
 def test_a_worker_that_was_started_again_before_a_step_of_a_shuffle_costs_nothing(
-    whole: Client, step: str
+    whole: Client,
 ) -> None:
     with psnb.ParameterServerStrategy(whole) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
@@ -169,7 +123,7 @@ def test_a_worker_that_was_started_again_before_a_step_of_a_shuffle_costs_nothin
 
         def ask(calls: Any) -> Any:
             calls = list(calls)
-            if calls[0][1].__name__ == step and not killed:
+            if calls[0][1].__name__ == "scatter" and not killed:
                 killed.append(coordinator.schedule(os.getpid, worker=0).fetch(DEADLINE))
                 os.kill(killed[0], signal.SIGKILL)
                 wait_until(
@@ -263,25 +217,3 @@ def test_nothing_is_left_on_the_workers_when_the_dataset_is_gone(
     assert len(folders() - before) == 2
     del made
     wait_until(lambda: not folders() - before, "the folders are gone")
-
-
-@pytest.mark.second_tier("endurance: random kills; each kind of moment is above")
-def test_every_example_is_used_once_while_workers_with_examples_are_killed_at_random() -> None:
-    rows, kills = 10_000, 5
-    with (
-        psnb.local_cluster(workers=3, servers=1) as client,
-        psnb.ParameterServerStrategy(client) as strategy,
-    ):
-        coordinator = psnb.ClusterCoordinator(strategy)
-        visits = visits_of(strategy, rows)
-        made: Any = coordinator.create_per_worker_dataset(
-            InMemoryDataset.of(Dataset.range(rows), 16)
-        )
-        made.load_into_memory()
-        with Killer(client, strategy, seed=5, most=kills) as killer:
-            made.global_shuffle()
-            step, iterator = counting(visits), iter(made)
-            run_while_killed(coordinator, killer, kills, step, iterator, 100)
-            assert coordinator.run_epoch(step, iterator).over
-        assert numbers(visits, rows) == [1] * rows
-        assert killer.kills == kills

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -73,8 +72,6 @@ RETIRED = pytest.param(
         "as if killed, but for its notice, which test_preemption_notice has"
     ),
 )
-ENDS = ("killed", RETIRED)
-"""How a worker ends."""
 
 
 def test_an_epoch_uses_every_example_once_and_ends_by_itself(
@@ -352,7 +349,7 @@ def test_only_datasets_can_be_sharded(coordinator: psnb.ClusterCoordinator) -> N
         coordinator.create_per_worker_dataset([1, 2], sharding="both")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("how", ["killed", RETIRED])
 def test_a_worker_that_goes_in_the_middle_costs_no_example_and_doubles_none(
     whole: Client, tmp_path: Path, how: str
 ) -> None:
@@ -525,32 +522,6 @@ def die_after_commit() -> None:
     CommServerClient.commit_soon = commit  # type: ignore[method-assign]
 
 
-@pytest.mark.second_tier("endurance: random kills; tests/coordinator/test_lost_leases has chance")
-def test_every_example_is_used_once_while_workers_are_killed_at_random() -> None:
-    rows, kills = 20_000, 8
-    with (
-        psnb.local_cluster(workers=3, servers=1) as client,
-        psnb.ParameterServerStrategy(client) as strategy,
-    ):
-        coordinator = psnb.ClusterCoordinator(strategy)
-        visits = visits_of(strategy, rows)
-        dataset = coordinator.create_per_worker_dataset(
-            data.Dataset.range(rows).shuffle(500).batch(16), sharding="dynamic"
-        )
-
-        def step(iterator: object) -> int:
-            ids = next(iterator)  # type: ignore[call-overload]
-            visits.push(ids, -np.ones((len(ids), 1), np.float32))
-            return os.getpid()
-
-        iterator = iter(dataset)
-        with Killer(client, strategy, seed=3, most=kills) as killer:
-            run_while_killed(coordinator, killer, kills, step, iterator, 150)
-            coordinator.run_epoch(step, iterator)
-        assert numbers(visits, rows) == [1] * rows
-        assert killer.kills == kills
-
-
 @pytest.mark.second_tier("endurance: random kills; one of each kind is above")
 @pytest.mark.parametrize(
     ("servers", "threads", "seconds"), [(1, 1, 0.0), (1, 2, 0.0), (2, 2, 0.0), (1, 2, 0.003)]
@@ -587,21 +558,6 @@ def test_every_example_is_used_once_in_runs_while_workers_are_killed_at_random(
         assert numbers(visits, rows) == [1] * rows
         assert end.visits == rows // 4
         assert coordinator.statistics().metrics["examples"].total == rows
-
-
-def run_while_killed(
-    coordinator: psnb.ClusterCoordinator,
-    killer: Killer,
-    kills: int,
-    step: Callable[..., object],
-    iterator: object,
-    closures: int,
-) -> None:
-    """Run so many closures before each kill: the epoch is not over before all have happened."""
-    for kill in range(1, kills + 1):
-        for _ in range(closures):
-            coordinator.schedule(step, (iterator,))
-        wait_until(lambda kill=kill: killer.kills >= kill, "the killer has struck")  # type: ignore[misc]
 
 
 def test_a_saved_dataset_in_buckets_is_leased_part_by_part(

@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client
 
 import psnb
 from psnb import data, errors
 from tests.integration.data.test_leases import numbers, visits_of
-from tests.integration.helpers import Ending
 
 FILES, LINES = 40, 10
 ROWS = FILES * LINES
@@ -105,31 +103,6 @@ def test_an_epoch_over_many_files_goes_on_from_its_state(
     more = coordinator.create_per_worker_dataset(lines(parts), sharding="dynamic", splits=4)
     with pytest.raises(errors.ConfigurationError, match="another dataset"):
         more.iterator(state)
-
-
-@pytest.mark.second_tier("a worker that is killed in the middle of an epoch is in the first tier")
-def test_a_worker_that_is_killed_within_a_split_of_files_costs_none_and_doubles_none(
-    whole: Client, parts: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    with psnb.ParameterServerStrategy(whole) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy)
-        visits = visits_of(strategy, ROWS)
-        dataset = coordinator.create_per_worker_dataset(
-            slots(2)(parts), sharding="dynamic", splits=3
-        )
-        ending = Ending(coordinator, tmp_path_factory.mktemp("ending"), "killed")
-        wait, count = ending.wait, counting(visits)
-
-        def step(iterator: Any) -> None:
-            ids = next(iterator)
-            count(iter([ids]))
-            if 250 in ids:
-                wait()
-
-        with ending:
-            end = coordinator.run_epoch(step, iter(dataset))
-        assert numbers(visits, ROWS) == [1] * ROWS
-        assert end.over
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from psnb._src.server.operations import ApplyCommit, CommitParts, PreparePart
 from psnb._src.server.tables.operations import Operation
 from tests.conftest import DEADLINE
 from tests.integration.faults import worker_deaths
-from tests.integration.helpers import kill_myself
 
 HELD_BY_ALL = (PreparePart, worker_deaths.after_all)
 """From here on it is decided."""
@@ -68,10 +67,6 @@ DEATHS = [
         *((*each, 0) for each in DEATHS),
         (ApplyCommit, worker_deaths.after_one, 1, 0),
         (ApplyCommit, worker_deaths.after_one, 1, 1),
-        *(
-            pytest.param(*each, 1, marks=pytest.mark.second_tier("a variant: one has copies above"))
-            for each in DEATHS
-        ),
     ],
 )
 def test_a_commit_to_two_servers_is_of_one_attempt(
@@ -169,39 +164,3 @@ def test_writes_to_another_strategy_are_part_of_the_commit(whole: Client) -> Non
 
         assert coordinator.schedule(add).fetch(DEADLINE) == 1
         assert int(foreign.read()) == 1
-
-
-@pytest.mark.second_tier("endurance: eight deaths and more; those above are one of each kind")
-@pytest.mark.parametrize("replicas", [0, 1])
-def test_amounts_that_are_moved_between_servers_are_neither_made_nor_lost(
-    whole: Client, replicas: int
-) -> None:
-    """Each attempt draws an amount anew, and workers die at random."""
-    with psnb.ParameterServerStrategy(whole, replicas=replicas) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy)
-        one, other = (strategy.variable(np.int64(0)) for _ in "ab")
-
-        def move(seed: int) -> int:
-            rng = np.random.default_rng()
-            amount = int(rng.integers(1, 1_000_000))
-            one.assign_add(np.int64(amount))
-            other.assign_sub(np.int64(amount))
-            if seed % 40 == 7 and psnb.worker_context().attempt == 1:
-                how = [
-                    worker_deaths.after_one,
-                    worker_deaths.before_the_answer,
-                    worker_deaths.after_all,
-                    worker_deaths.before,
-                ]
-                worker_deaths.arrange(
-                    [PreparePart, ApplyCommit][seed // 40 % 2], how[seed // 80 % 4]
-                )
-            elif seed % 40 == 8 and psnb.worker_context().attempt == 1:
-                kill_myself()
-            return amount
-
-        remotes = [coordinator.schedule(move, (seed,), retries=100) for seed in range(320)]
-        amounts = [remote.fetch(2 * DEADLINE) for remote in remotes]
-        coordinator.join(DEADLINE)
-        assert coordinator.statistics().retried >= 8
-        assert int(one.read()) == -int(other.read()) == sum(amounts)

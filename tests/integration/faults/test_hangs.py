@@ -67,20 +67,6 @@ def test_closures_of_a_frozen_worker_run_elsewhere_and_it_is_used_again(
         assert int(counter.read()) == 1
 
 
-@pytest.mark.second_tier("its pauses are those of tests/coordinator/test_backoff")
-def test_a_frozen_worker_is_not_asked_without_pause(whole: Client) -> None:
-    with psnb.ParameterServerStrategy(whole) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy, heartbeat_timeout=1)
-        pid = coordinator.schedule(os.getpid).fetch(DEADLINE)
-        with frozen(pid):
-            wait_until(lambda: EventKind.WORKER_LOST in _kinds(coordinator), "it is lost")
-            wait_until(
-                lambda: EventKind.WORKER_UNREACHABLE in _kinds(coordinator), "it was asked again"
-            )
-            assert _kinds(coordinator).count(EventKind.WORKER_UNREACHABLE) == 1
-            assert coordinator.schedule(lambda: 3).fetch(DEADLINE) == 3
-
-
 def test_a_closure_that_holds_the_interpreter_for_seconds_keeps_its_worker(whole: Client) -> None:
     with psnb.ParameterServerStrategy(whole) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)

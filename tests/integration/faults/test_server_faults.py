@@ -105,42 +105,6 @@ def test_a_commit_to_a_server_that_says_nothing_is_open_until_it_does(whole: Cli
         assert int(account.read()) == 1
 
 
-@pytest.mark.second_tier(
-    "both at once: the test above has the server, test_commit_faults.py the worker"
-)
-def test_a_decided_commit_is_finished_when_the_server_goes_on_and_its_worker_is_gone(
-    whole: Client,
-) -> None:
-    with patient(whole) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy)
-        accounts = [strategy.variable(np.int64(0)) for _ in "ab"]
-
-        def add(frozen: int) -> int:
-            attempt = psnb.worker_context().attempt
-            if attempt == 1:
-
-                def freeze_and_die(*arguments: object) -> None:
-                    os.kill(frozen, signal.SIGSTOP)
-                    worker_deaths.after_one(*arguments)  # type: ignore[arg-type]
-
-                worker_deaths.arrange(ApplyCommit, freeze_and_die)  # type: ignore[arg-type]
-            for account in accounts:
-                account.assign_add(np.int64(attempt))
-            return attempt
-
-        _, second = pids(strategy)
-        remote = coordinator.schedule(add, (second,))
-        try:
-            with pytest.raises(errors.ServerUnresponsiveError):
-                coordinator.join(DEADLINE)
-            assert not remote.done()
-        finally:
-            os.kill(second, signal.SIGCONT)
-        wait_until(remote.done, "the server goes on")
-        assert remote.fetch() == 1
-        assert [int(account.read()) for account in accounts] == [1, 1]
-
-
 def test_recovery_ends_what_an_unresponsive_server_held_up(whole: Client, tmp_path: Path) -> None:
     with patient(whole) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
@@ -187,15 +151,9 @@ def test_what_workers_have_learned_since_is_no_part_of_what_is_recovered(
 
 
 @on_both("started")
-@pytest.mark.parametrize(
-    "replicas", [pytest.param(0, marks=pytest.mark.second_tier("the same without copies")), 1]
-)
-def test_all_servers_may_freeze_at_once_for_longer_than_the_timeout(
-    whole: Client, replicas: int
-) -> None:
-    with patient(whole, replicas) as strategy:
-        if replicas:
-            wait_until_copied(strategy)
+def test_all_servers_may_freeze_at_once_for_longer_than_the_timeout(whole: Client) -> None:
+    with patient(whole, replicas=1) as strategy:
+        wait_until_copied(strategy)
         counter = Counter(strategy)
         counter.wait_for(100)
         counter.coordinator.join(DEADLINE)

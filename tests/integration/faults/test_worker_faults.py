@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -18,9 +18,8 @@ from distributed import Client
 import psnb
 from psnb import EventKind, errors
 from psnb._src.cluster.roles import identity
-from tests.conftest import DEADLINE, connected, wait_until
+from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import (
-    CommandLine,
     Steps,
     address_of,
     kill_myself,
@@ -115,25 +114,6 @@ def test_lambdas_local_functions_and_builtins_run_in_other_processes(client: Cli
         )  # fmt: skip
         assert values.pop("local") in {pid_of(client, name) for name in NAMES}
         assert values == {"lambda": 6, "builtin": 9, "plain": 4}
-
-
-def test_a_closure_that_exits_its_process_once_runs_again(client: Client) -> None:
-    with psnb.ParameterServerStrategy(client) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy)
-
-        def exits() -> int:
-            attempt = psnb.worker_context().attempt
-            if attempt == 1:
-                os._exit(3)
-            return attempt
-
-        assert coordinator.schedule(exits).fetch(DEADLINE) == 2
-        coordinator.join(DEADLINE)
-        (lost,) = [e for e in coordinator.events() if e.kind is EventKind.WORKER_LOST]
-        assert len(lost.closures) == 1
-        assert "exits" in lost.closures[0]
-        statistics = coordinator.statistics()
-        assert (statistics.completed, statistics.retried, statistics.failed) == (1, 1, 0)
 
 
 def test_an_idle_worker_that_is_killed_makes_its_values_again_when_it_is_back(
@@ -232,23 +212,6 @@ def test_a_worker_that_is_restarted_by_its_nanny_finishes_its_closure_and_comes_
         assert coordinator.statistics().retried == 0
 
 
-def test_a_restart_that_cannot_wait_sends_the_closure_elsewhere(
-    client: Client, tmp_path: Path, threads: ThreadPoolExecutor
-) -> None:
-    with psnb.ParameterServerStrategy(client) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy, drain_timeout=1)
-        steps = Steps(tmp_path)
-        remote = coordinator.schedule(steps)
-        (name,) = steps.begun()
-        restarting = threads.submit(_restart, client, name)
-        assert len(steps.begun(2)) == 2
-        steps.end()
-        assert remote.fetch(DEADLINE) == steps.runs()[1]
-        restarting.result(3 * DEADLINE)
-        wait_until(lambda: state_of(coordinator, name) == "ready", "it is back")
-        assert coordinator.statistics().retried == 1
-
-
 class Deadly:
     """A per-worker value that kills the worker which sends it."""
 
@@ -279,63 +242,29 @@ def one_process() -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture
-def by_hand(tmp_path: Path) -> Iterator[Client]:
-    """A server and two workers, of the same names, that nobody starts again."""
-    cluster = CommandLine(tmp_path)
-    with (
-        cluster.scheduler(),
-        cluster.server(),
-        cluster.worker("--name", NAMES[0], "--no-nanny"),
-        cluster.worker("--name", NAMES[1], "--no-nanny"),
-        connected(cluster.file) as client,
-    ):
-        client.wait_for_workers(3, timeout=DEADLINE)
-        yield client
-
-
 def _retire(client: Client, name: str) -> None:
     client.retire_workers([address_of(client, name)])
 
 
-def read_while_one_leaves(
-    client: Client,
-    folder: Path,
-    threads: ThreadPoolExecutor,
-    leave: Callable[[Client, str], None],
-) -> Any:
-    """Return a value's parts where one worker left before, and what that one was doing."""
-    with psnb.ParameterServerStrategy(client) as strategy:
+def test_a_worker_that_is_retired_before_its_value_is_read_is_left_out(
+    one_process: Client, tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
+    with psnb.ParameterServerStrategy(one_process) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         wait_until_ready(coordinator, *NAMES)
         value = coordinator.create_per_worker_resource(worker_name)
-        steps = Steps(folder)
-        first, _ = NAMES
+        steps = Steps(tmp_path)
+        first, second = NAMES
         busy = coordinator.schedule(
             steps, worker=lambda w: w.name == first or steps.runs() == [first]
         )
         steps.begun()
         reading = threads.submit(value.fetch, DEADLINE)
         wait_until(lambda: coordinator.statistics().queued == 1, "it waits for a free thread")
-        leave(client, first)
+        _retire(one_process, first)
         wait_until(lambda: state_of(coordinator, first) != "ready", "it leaves")
         steps.end()
-        return reading.result(DEADLINE), busy.fetch(DEADLINE)
-
-
-def test_a_worker_that_is_retired_before_its_value_is_read_is_left_out(
-    one_process: Client, tmp_path: Path, threads: ThreadPoolExecutor
-) -> None:
-    first, second = NAMES
-    assert read_while_one_leaves(one_process, tmp_path, threads, _retire) == ([second], first)
-
-
-@pytest.mark.second_tier("another way to leave: the test above retires it")
-def test_a_worker_that_is_killed_before_its_value_is_read_is_left_out(
-    by_hand: Client, tmp_path: Path, threads: ThreadPoolExecutor
-) -> None:
-    _, second = NAMES
-    assert read_while_one_leaves(by_hand, tmp_path, threads, _kill) == ([second], second)
+        assert (reading.result(DEADLINE), busy.fetch(DEADLINE)) == ([second], first)
 
 
 def test_a_worker_that_is_retired_during_its_start_delay_leaves_at_once(

@@ -39,14 +39,11 @@ from tests.integration.modes.test_sync import (
     trained_by_one_process,
 )
 
-OTHER_MOMENT = pytest.mark.second_tier("another moment; test_commit_faults has all")
 DEATHS = pytest.mark.parametrize(
     ("operation", "die", "attempt"),
     [
         (PreparePart, worker_deaths.after_one, 2),
-        pytest.param(PreparePart, worker_deaths.after_all, 1, marks=OTHER_MOMENT),
         (ApplyCommit, worker_deaths.after_one, 1),
-        pytest.param(ApplyCommit, worker_deaths.after_all, 1, marks=OTHER_MOMENT),
     ],
 )
 """Moments of a commit in which the worker dies, and the attempt that counts then."""

@@ -16,7 +16,7 @@ import psnb
 from psnb import data
 from psnb.errors import PsnbError
 from tests.conftest import wait_until
-from tests.integration.helpers import Ending, wait_for_file, wait_until_ready
+from tests.integration.helpers import Ending
 from tests.integration.notebook.killed_notebook import Learned, learned, placed, train
 
 BATCHES = data.Dataset.range(230).shuffle(40, seed=7).batch(5)
@@ -53,50 +53,13 @@ def trained(
         return learned(w, ads)
 
 
-def slowing(index: int, folder: Path) -> Callable[[psnb.ClusterCoordinator], Between]:
-    """Have closures of a worker wait until the other one of their round has ended."""
-    folder.mkdir()
-
-    def meet(number: int, batch: list[int]) -> None:
-        if psnb.worker_index() == index and number < 40:  # as long as both workers have a slot
-            wait_for_file(folder / str(number ^ 1))
-        (folder / str(number)).touch()
-
-    def when_all_are_there(coordinator: psnb.ClusterCoordinator) -> Between:
-        wait_until_ready(coordinator, "worker-0", "worker-1")
-        return meet
-
-    return when_all_are_there
-
-
-@pytest.mark.second_tier("a worker that goes in the middle is in the first tier")
-def test_it_is_the_same_whichever_worker_is_slow(cluster: Client, tmp_path: Path) -> None:
-    found = [trained(cluster, slowing(index, tmp_path / str(index))) for index in (0, 1)]
-    assert found[0] == found[1]
-
-
-SECOND = pytest.mark.second_tier("the other ways to go, and test_in_memory_faults has deaths")
-
-
-@pytest.mark.parametrize(
-    ("kind", "how"),
-    [
-        ("leased", "killed"),
-        pytest.param("in memory", "retired", marks=SECOND),
-        pytest.param("leased", "retired", marks=SECOND),
-        pytest.param("in memory", "killed", marks=SECOND),
-    ],
-)
 def test_it_is_the_same_when_a_worker_goes_in_the_middle(
-    cluster: Client, whole: Client, tmp_path: Path, how: str, kind: str
+    cluster: Client, whole: Client, tmp_path: Path
 ) -> None:
-    dataset: Any = data.InMemoryDataset.of(data.Dataset.range(230), 5)
-    if kind == "leased":
-        dataset = BATCHES
     ending: list[Ending] = []
 
     def ends(coordinator: psnb.ClusterCoordinator) -> Between:
-        ending.append(Ending(coordinator, tmp_path, how).__enter__())
+        ending.append(Ending(coordinator, tmp_path, "killed").__enter__())
         wait = ending[0].wait
 
         def meet(number: int, batch: list[int]) -> None:
@@ -105,8 +68,8 @@ def test_it_is_the_same_when_a_worker_goes_in_the_middle(
 
         return meet
 
-    undisturbed = trained(cluster, dataset=dataset)
-    assert trained(whole, ends, dataset) == undisturbed
+    undisturbed = trained(cluster)
+    assert trained(whole, ends) == undisturbed
     ending[0].__exit__()
 
 
@@ -169,13 +132,3 @@ def test_a_background_save_at_any_moment_ends_no_round_early(
         over.set()
         for each in threads:
             each.join()
-
-
-@pytest.mark.second_tier("a worker that goes in the middle is in the first tier")
-# Last: it closes clusters of this process, after which closures of others cannot read ahead.
-def test_it_is_the_same_with_other_numbers_of_workers(cluster: Client) -> None:
-    found = [trained(cluster, round_size=3)]
-    for workers in (1, 3):
-        with psnb.local_cluster(workers, 2, processes=False) as client:
-            found.append(trained(client, round_size=3))
-    assert found[0] == found[1] == found[2]

@@ -1,10 +1,9 @@
 """A notebook that trains with two servers, to be killed and started again.
 
-``python -m tests.integration.notebook.killed_notebook KIND DIRECTORY RESULT WHERE`` goes on from
-what is in the directory; it prints a line when it trains, and writes the parameters when it is
-done. It makes a local cluster of WHERE workers, or uses the one whose scheduler has that address.
-It does not end while there is a file `unfinished`: so it can be killed while it trains, however
-fast it is.
+``python -m tests.integration.notebook.killed_notebook KIND DIRECTORY RESULT WORKERS`` goes on from
+what is in the directory, on a local cluster of so many workers; it prints a line when it trains,
+and writes the parameters when it is done. It does not end while there is a file `unfinished`: so it
+can be killed while it trains, however fast it is.
 """
 
 from __future__ import annotations
@@ -56,33 +55,6 @@ def ends(directory: Path) -> None:
         time.sleep(0.01)
 
 
-def rounds(client: Client, directory: Path) -> Learned:
-    """Train in rounds, with closures that have their numbers; `psnb.resume` makes all again."""
-    if any(directory.glob("ckpt-*")):
-        resumed = psnb.resume(directory, client)
-        strategy, done = resumed.strategy, resumed.closures
-    else:
-        strategy, done = psnb.ParameterServerStrategy(client, mode=psnb.Sync(2)), 0
-        placed(strategy)
-    with strategy:
-        w, ads = strategy.parameters["w"], strategy.parameters["ads"]
-        assert isinstance(w, psnb.Variable)
-        assert isinstance(ads, psnb.Embedding)
-
-        def step(number: int) -> None:
-            if number == STEPS - 1:
-                ends(directory)
-            train(w, ads, number)
-
-        coordinator = psnb.ClusterCoordinator(strategy)
-        psnb.CheckpointManager(coordinator, directory, steps=8)
-        coordinator.map(step, range(done, STEPS))
-        print("trains", done, flush=True)
-        while not coordinator.done():
-            time.sleep(0.01)
-        return learned(w, ads)
-
-
 def train(w: psnb.Variable, ads: psnb.Embedding, number: int) -> None:
     """Make a step of what was read, so that any difference grows."""
     random = np.random.default_rng(number)
@@ -97,26 +69,6 @@ def learned(w: psnb.Variable, ads: psnb.Embedding) -> Learned:
     """Return all that was learned."""
     rows = ads.lookup(np.arange(50), training=False)
     return {"w": w.read().tolist(), "ads": rows.tolist()}
-
-
-def synchronous_trainer(client: Client, directory: Path) -> Learned:
-    """Train in rounds with a trainer, on leased data; it saves in two ways."""
-    with psnb.ParameterServerStrategy(client, mode=psnb.Sync(2)) as strategy:
-        w, ads = placed(strategy)
-        coordinator = psnb.ClusterCoordinator(strategy)
-
-        def step(iterator: Iterator[Any]) -> None:
-            ids = next(iterator)
-            if ROWS - 1 in ids:  # at the end of each epoch
-                ends(directory)
-            train(w, ads, int(ids[0]) + psnb.worker_context().closure)
-
-        manager = psnb.CheckpointManager(coordinator, directory, every="0.1 s")
-        trainer = psnb.Trainer(coordinator, step, checkpoint=manager, resume=True)
-        print("trains", flush=True)
-        dataset = data.Dataset.range(ROWS).shuffle(99, seed=5).batch(5)
-        trainer.train_from_dataset(dataset, EPOCHS, save_steps=40)
-        return learned(w, ads)
 
 
 def synchronous_epoch(client: Client, directory: Path) -> Learned:
@@ -173,15 +125,12 @@ def asynchronous_trainer(client: Client, directory: Path) -> dict[str, Any]:
         }
 
 
-KINDS = {
-    each.__name__: each
-    for each in (rounds, synchronous_trainer, synchronous_epoch, asynchronous_trainer)
-}
+KINDS = {each.__name__: each for each in (synchronous_epoch, asynchronous_trainer)}
 
 
 def main() -> None:
-    _, kind, directory, result, where = sys.argv
-    with psnb.local_cluster(int(where), 2) if where.isdigit() else psnb.connect(where) as client:
+    _, kind, directory, result, workers = sys.argv
+    with psnb.local_cluster(int(workers), 2) as client:
         found = KINDS[kind](client, Path(directory))
     Path(result).write_text(json.dumps(found))
 

@@ -140,22 +140,11 @@ def attached(file: str) -> Iterator[psnb.Attached]:
     found.strategy.close()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param("", id="alone"),
-        pytest.param(
-            ", replicas=1",
-            id="copied",
-            marks=pytest.mark.second_tier("a variant: another test kills a server with copies"),
-        ),
-    ],
-)
 def test_what_killed_notebooks_have_trained_is_there_whole_and_training_goes_on(
-    client: Client, cluster_file: str, options: str
+    client: Client, cluster_file: str
 ) -> None:
     done = 0
-    for number, make in enumerate((MAKE.format(options), "attach", "attach")):
+    for number, make in enumerate((MAKE.format(""), "attach", "attach")):
         with owner(cluster_file, make) as notebook:
             notebook.wait_for(20)
             notebook.kill()
@@ -260,24 +249,6 @@ def test_a_frozen_owner_that_wakes_up_writes_nothing_any_more(
         assert "taken over by process" in said.read_text()
         assert whole(strategy) == before + 1
         strategy.close()
-
-
-@pytest.mark.second_tier(
-    "it waits for the retention; test_layout_registry.py has what the scheduler does"
-)
-def test_a_strategy_without_an_owner_is_freed_after_its_retention(
-    client: Client, cluster_file: str
-) -> None:
-    make = MAKE.format(", retention='1 s', heartbeat_timeout=2")
-    with owner(cluster_file, make) as notebook:
-        notebook.wait_for(1)
-        notebook.kill()
-    wait_until(lambda: not psnb.attach(client), "the scheduler has forgotten it")
-
-    def servers(dask_worker: object) -> int:
-        return len(dask_worker.plugins["psnb"]._servers)  # type: ignore[attr-defined]
-
-    wait_until(lambda: set(client.run(servers).values()) == {0}, "the servers have dropped it")
 
 
 def test_a_server_that_dies_with_the_notebook_loses_nothing_that_had_a_copy(

@@ -85,18 +85,8 @@ def when(
     return done
 
 
-@pytest.mark.parametrize(
-    "who",
-    [
-        pytest.param(
-            "copy",
-            marks=pytest.mark.second_tier("test_mending has the step, tests/model the deaths"),
-        ),
-        "primary",
-    ],
-)
 def test_a_server_may_die_as_soon_as_a_copy_is_complete(
-    whole: Client, monkeypatch: pytest.MonkeyPatch, who: str
+    whole: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pids = processes(whole)
 
@@ -111,8 +101,7 @@ def test_a_server_may_die_as_soon_as_a_copy_is_complete(
             layout.placements
         ):
             return None  # the server that dies is to have no other shard of which there is no copy
-        place = just[0][1]
-        dying = place.syncing if who == "copy" else place.primary
+        dying = just[0][1].primary
         assert dying is not None
         return pids[dying.address]
 
@@ -126,25 +115,15 @@ def test_a_server_may_die_as_soon_as_a_copy_is_complete(
         assert EventKind.SHARDS_LOST not in kinds(strategy)
 
 
-@pytest.mark.parametrize(
-    "who",
-    [
-        "source",
-        pytest.param(
-            "target",
-            marks=pytest.mark.second_tier("test_mending has the step, tests/model the deaths"),
-        ),
-    ],
-)
 def test_a_server_may_die_in_the_moment_in_which_a_shard_is_handed_over(
-    whole: Client, monkeypatch: pytest.MonkeyPatch, who: str
+    whole: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pids = processes(whole)
 
     def handed_over(layout: Layout, observed: Any) -> int | None:
         for place in layout.placements:
             if place.successor is not None and place.primary is not None:
-                return pids[(place.primary if who == "source" else place.successor).address]
+                return pids[place.primary.address]
         return None
 
     with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
@@ -160,33 +139,6 @@ def test_a_server_may_die_in_the_moment_in_which_a_shard_is_handed_over(
         wait_until_copied(strategy)
         counter.require_all()
         assert EventKind.SHARDS_LOST not in kinds(strategy)
-
-
-@pytest.mark.second_tier("two deaths, each of which another test here has")
-def test_a_server_that_dies_as_soon_as_it_was_recruited_is_replaced_once_more(
-    whole: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begin, killed = Servers._begin_one, threading.Event()
-
-    async def start_and_die(servers: Servers, server: Any) -> None:
-        await begin(servers, server)
-        if not killed.is_set():
-            killed.set()
-            os.kill(await asyncio.to_thread(process_at, whole, server.address), signal.SIGKILL)
-
-    with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
-        wait_until_copied(strategy)
-        counter = Counter(strategy)
-        counter.wait_for(50)
-        monkeypatch.setattr(Servers, "_begin_one", start_and_die)
-        os.kill(pid_of(whole, "server-1"), signal.SIGKILL)
-        assert killed.wait(DEADLINE)
-        counter.wait_for(50)
-        wait_until(
-            lambda: strategy.num_servers == SERVERS, "there are as many servers again", 2 * DEADLINE
-        )
-        wait_until_copied(strategy)
-        counter.require_all()
 
 
 def process_at(client: Client, address: str) -> int:
@@ -288,21 +240,6 @@ def test_a_server_that_was_missing_in_a_rebalance_is_replaced_all_the_same(
             strategy.rebalance()
         wait_until(lambda: strategy.num_servers == SERVERS, "another one takes its place")
         wait_until_copied(strategy)
-
-
-@pytest.mark.second_tier("test_replicas has the death, and the drains are above")
-def test_after_any_number_of_drains_a_server_may_die(whole: Client) -> None:
-    with psnb.ParameterServerStrategy(whole, replicas=1, shards=6) as strategy:
-        counter = Counter(strategy)
-        for number in range(4):
-            strategy.rebalance(drain=[f"server-{number % SERVERS}"])
-            strategy.rebalance()
-        wait_until_copied(strategy)
-        counter.wait_for(30)
-        os.kill(pid_of(whole, "server-0"), signal.SIGKILL)
-        counter.wait_for(30)
-        counter.require_all()
-        assert EventKind.SHARDS_LOST not in kinds(strategy)
 
 
 @pytest.mark.parametrize("replicas", [0, 1])

@@ -66,19 +66,7 @@ def test_every_example_counts_exactly_once(
     assert rows.lookup(np.arange(EXAMPLES)).tolist() == [[1.0]] * EXAMPLES
 
 
-VARIANT = pytest.mark.second_tier("a variant: the other parameters have several of everything")
-
-
-@pytest.mark.parametrize(
-    "worker",
-    [
-        pytest.param(psnb.Hogwild(), marks=VARIANT),
-        psnb.Hogwild(threads=3),
-        pytest.param(psnb.Downpour(), marks=VARIANT),
-        psnb.Downpour(2, 4),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("worker", [psnb.Hogwild(threads=3), psnb.Downpour(2, 4)], ids=str)
 def test_every_example_counts_exactly_once_when_a_worker_is_killed(
     worker: psnb.DeviceWorker, whole: Client, tmp_path: Path
 ) -> None:

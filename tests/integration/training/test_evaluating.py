@@ -16,7 +16,7 @@ import psnb
 from psnb import data, errors
 from psnb.errors import DatasetError
 from tests.integration.helpers import Ending
-from tests.integration.training.trainer_helpers import auc, counting, numbers, visits_of
+from tests.integration.training.trainer_helpers import auc, numbers, visits_of
 
 
 def test_evaluation_changes_nothing_and_is_not_mixed_with_training(
@@ -133,21 +133,6 @@ def _from_parquet(path: Path) -> list[Any]:
 
 
 READERS = {"csv": _from_csv, "jsonl": _from_json, "parquet": _from_parquet}
-
-
-def test_a_worker_that_is_killed_while_it_evaluates_costs_no_example_and_doubles_none(
-    whole: Client, tmp_path: Path
-) -> None:
-    with psnb.ParameterServerStrategy(whole) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy)
-        visits = visits_of(strategy, 300)
-        ending = Ending(coordinator, tmp_path, "killed")
-        trainer = psnb.Trainer(coordinator, counting(visits, ending.wait))
-        trainer.evaluate(data.Dataset.range(9).batch(1))
-        with ending:
-            found = trainer.evaluate(data.Dataset.range(300).batch(3))
-        assert found == {"loss": pytest.approx(149.5, rel=1e-12), "auc": 0.75, "examples": 300}
-        assert numbers(visits, 300) == [0] * 300
 
 
 def test_a_worker_that_is_killed_while_it_predicts_costs_no_row_and_doubles_none(

@@ -11,19 +11,13 @@ from distributed import Client
 import psnb
 from psnb._src.coordinator.coordinator import coordinator_core
 from psnb._src.monitor.feed import Feed
-from psnb._src.protocol.modes import Mode
-from psnb._src.server.operations import ApplyCommit, CommitParts, PreparePart
+from psnb._src.server.operations import PreparePart
 from psnb._src.server.tables.operations import Operation
 from psnb.metrics import AUC, LogLoss, Mean, MetricState, MetricStates
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.faults import worker_deaths
-from tests.integration.helpers import kill_myself
 
 BATCH = 512
-
-
-OTHER_MOMENT = pytest.mark.second_tier("another moment; test_commit_faults has all")
-OTHER_MODE = pytest.mark.second_tier("another mode; test_mode_faults has the deaths in it")
 
 
 def measure(number: int) -> dict[str, MetricState]:
@@ -128,11 +122,8 @@ def test_a_metric_of_the_users_own_is_merged(coordinator: psnb.ClusterCoordinato
 @pytest.mark.parametrize(
     ("operation", "die", "attempt"),
     [
-        pytest.param(PreparePart, worker_deaths.before, 2, marks=OTHER_MOMENT),
         (PreparePart, worker_deaths.after_one, 2),
         (PreparePart, worker_deaths.after_all, 1),
-        pytest.param(ApplyCommit, worker_deaths.after_one, 1, marks=OTHER_MOMENT),
-        pytest.param(ApplyCommit, worker_deaths.after_all, 1, marks=OTHER_MOMENT),
     ],
 )
 def test_a_worker_that_dies_in_a_commit_leaves_the_metrics_of_one_attempt(
@@ -161,46 +152,3 @@ def test_a_worker_that_dies_in_a_commit_leaves_the_metrics_of_one_attempt(
         assert states["attempt"] == Mean()([float(attempt)])
         for each in range(measures):
             assert states[f"auc_{each}"] == measure(each)["auc"]
-
-
-@pytest.mark.parametrize(
-    "mode",
-    [
-        pytest.param(psnb.Async(), id="async"),
-        pytest.param(psnb.Sync(2), id="sync", marks=OTHER_MODE),
-        pytest.param(psnb.Geo(4), id="geo", marks=OTHER_MODE),
-    ],
-)
-def test_workers_that_are_killed_change_nothing(whole: Client, mode: Mode) -> None:
-    with psnb.ParameterServerStrategy(whole, mode=mode) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy)
-        total = strategy.variable(np.zeros(2, np.float32), optimizer=psnb.SGD(1.0))
-
-        def step(number: int) -> None:
-            psnb.report(**measure(number))
-            total.push(np.ones(2, np.float32))
-            if number in (30, 60, 90) and psnb.worker_context().attempt == 1:
-                kill_myself()
-
-        for number in range(120):
-            coordinator.schedule(step, (number,))
-        coordinator.join(4 * DEADLINE)
-        assert coordinator.statistics().retried >= 3
-        assert coordinator.metrics == all_of(range(120))
-
-
-def test_a_worker_that_dies_in_a_commit_to_one_server_counts_once(whole: Client) -> None:
-    with psnb.ParameterServerStrategy(whole) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy)
-        account = strategy.variable(np.int64(0))
-
-        def adds() -> None:
-            if psnb.worker_context().attempt == 1:
-                worker_deaths.arrange(CommitParts, worker_deaths.before_the_answer)
-            psnb.report(**measure(3))
-            account.assign_add(np.int64(1))
-
-        coordinator.schedule(adds)
-        coordinator.join(DEADLINE)
-        assert int(account.read()) == 1
-        assert coordinator.metrics == all_of(range(3, 4))

@@ -18,7 +18,6 @@ import psnb
 from psnb import data, errors
 from psnb._src.coordinator.coordinator import coordinator_core
 from psnb._src.monitor.training_clock import EpochCount, TrainingClock
-from tests.integration.helpers import Ending
 from tests.integration.training.trainer_helpers import (
     Heard,
     counting,
@@ -429,23 +428,6 @@ def test_a_dataset_in_memory_is_loaded_and_shuffled_for_each_epoch(
     assert history["val_auc"] == history["auc"] == [0.75, 0.75]
     assert history.names == ["loss", "auc", "val_loss", "val_auc"]
     assert sorted(trainer.infer_from_dataset(memory)) == list(range(200))
-
-
-def test_a_worker_that_is_killed_while_it_trains_costs_no_example_and_doubles_none(
-    fragile: Client, tmp_path: Path
-) -> None:
-    with psnb.ParameterServerStrategy(fragile) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy)
-        visits = visits_of(strategy, 300)
-        ending = Ending(coordinator, tmp_path, "killed")
-        trainer = psnb.Trainer(coordinator, counting(visits, ending.wait))
-        trainer.evaluate(data.Dataset.range(9).batch(1))  # the workers have imported all they need
-        with ending:
-            history = trainer.train_from_dataset(data.Dataset.range(300).batch(3))
-        assert numbers(visits, 300) == [1] * 300
-        assert history["batches"] == [100]
-        # Of 300 examples, each once, though the one that was killed had reported them.
-        assert (history["auc"], history["loss"], history["examples"]) == ([0.75], [149.5], [300])
 
 
 def test_a_loss_that_is_no_number_spoils_no_other_training_nor_its_checkpoint(
