@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -16,9 +15,7 @@ from moto.server import ThreadedMotoServer
 import psnb
 from psnb._src.checkpoint.folders import store_at
 from psnb._src.utils.paths import RemotePath
-from psnb.errors import CheckpointError, ServerLostError
-from tests.conftest import wait_until
-from tests.integration.checkpoint.test_writing import Gate, Saving, gated
+from psnb.errors import CheckpointError
 
 BUCKET = "s3://bucket"
 
@@ -94,29 +91,6 @@ def test_what_changed_is_written_into_a_store_and_shares_the_rest(cluster: Clien
         table.push([7], np.ones((1, 4), np.float32))
         manager.save()  # a whole one: what nobody shares any more goes
         assert len(RemotePath(f"{BUCKET}/deltas/run").names()) == 2
-
-
-@pytest.mark.second_tier(
-    "a second kind of folder: test_writing.py kills a server that writes to disk"
-)
-def test_a_server_that_is_killed_leaves_the_checkpoint_before(
-    store: dict[str, str], fragile: Client, tmp_path: Path
-) -> None:
-    fragile.run(know, store)
-    gate = Gate(tmp_path)
-    with psnb.ParameterServerStrategy(fragile) as strategy:
-        strategy.variable(np.zeros(1000), name="v")
-        manager = psnb.CheckpointManager(psnb.ClusterCoordinator(strategy), f"{BUCKET}/b")
-        first = manager.save()
-        (server,) = strategy.server_addresses
-        fragile.run(gated, tmp_path, workers=[server])
-        saving = Saving(manager.save)
-        wait_until(lambda: gate.begun() == 1, "it writes")
-        os.kill(fragile.run(os.getpid, workers=[server])[server], 9)
-        assert isinstance(saving.end(), ServerLostError)
-        assert manager.checkpoints == [first]
-        psnb.checkpoint.load(first).verify()
-        assert len(RemotePath(f"{BUCKET}/b").names()) == 2
 
 
 def test_a_number_that_another_took_at_the_same_moment_stays_its(store: dict[str, str]) -> None:

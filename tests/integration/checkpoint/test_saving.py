@@ -118,19 +118,7 @@ def test_nothing_is_saved_and_no_thread_lives_when_no_call_waits(
 def test_a_folder_that_is_replaced_by_a_file_is_reported_once_and_training_goes_on(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
-    check_a_replaced_folder(coordinator, tmp_path / "checkpoints")
-
-
-@pytest.mark.second_tier("further kinds of cluster of the test above")
-@on_both("started")
-def test_a_folder_that_is_replaced_is_reported_by_processes_too(
-    whole: Client, tmp_path: Path
-) -> None:
-    with psnb.ParameterServerStrategy(whole) as strategy:
-        check_a_replaced_folder(Coordinator(strategy), tmp_path / "checkpoints")
-
-
-def check_a_replaced_folder(coordinator: Coordinator, folder: Path) -> None:
+    folder = tmp_path / "checkpoints"
     manager = psnb.CheckpointManager(coordinator, folder, steps=1)
     (folder / ".lock").unlink(missing_ok=True)
     folder.rmdir()

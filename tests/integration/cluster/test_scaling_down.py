@@ -162,16 +162,10 @@ def test_workers_that_run_closures_are_not_ended_by_number(
         coordinator.fetch(remotes)
 
 
-@pytest.mark.parametrize(
-    "processes",
-    [False, pytest.param(True, marks=pytest.mark.second_tier("the same with nannies"))],
-)
-def test_adaptive_scaling_ends_an_emptied_server_and_no_worker(
-    tmp_path: Path, processes: bool
-) -> None:
+def test_adaptive_scaling_ends_an_emptied_server_and_no_worker(tmp_path: Path) -> None:
     steps = Steps(tmp_path)
     with (
-        psnb.local_cluster(workers=2, servers=2, processes=processes) as client,
+        psnb.local_cluster(workers=2, servers=2, processes=False) as client,
         psnb.ParameterServerStrategy(client) as strategy,
         psnb.ClusterCoordinator(strategy) as coordinator,
     ):

@@ -22,8 +22,7 @@ from psnb import errors
 from psnb._src.cluster import local as clusters
 from psnb._src.cluster.roles import identity
 from tests.conftest import DEADLINE, wait_until
-from tests.integration.counting import Counter, kill, wait_until_copied
-from tests.integration.helpers import wait_until_whole
+from tests.integration.counting import wait_until_copied
 
 
 @pytest.fixture(scope="module")
@@ -131,21 +130,6 @@ def test_closures_train_and_workers_join_behind_certificates(private: Client) ->
         np.testing.assert_array_equal(table.lookup([3]), [[100, 100]])
         # Servers reach each other, too.
         wait_until_copied(strategy)
-
-
-@pytest.mark.second_tier(
-    "servers that die as everywhere: test_replicas.py; that copies are made is above"
-)
-def test_copies_take_over_behind_certificates(private: Client) -> None:
-    with psnb.ParameterServerStrategy(private, replicas=1) as strategy:
-        counter = Counter(strategy)
-        places = strategy._core.layout.placements
-        wait_until_copied(strategy)
-        counter.schedule(500)
-        counter.wait_for(50)
-        kill(private, next(place.primary.address for place in places if place.primary))
-        counter.require_all()
-    wait_until_whole(private, len(private.cluster.worker_spec))
 
 
 def test_other_users_of_the_host_are_warned_of(

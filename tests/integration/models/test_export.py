@@ -107,30 +107,6 @@ def test_the_demo_predicts_alone_what_the_cluster_predicts(
 
 
 @pytest.mark.second_tier(
-    "saves while closures run are in the first tier, of which an export is one"
-)
-def test_an_export_while_closures_run_is_whole_and_of_its_time(
-    coordinator: psnb.ClusterCoordinator, trained: Any, tmp_path: Path
-) -> None:
-    forward, run = trained
-    run(range(10))
-    coordinator.join()
-    first = psnb.load_model(psnb.export(tmp_path / "first", forward, example=vars(TEST[:32])))
-    run(range(10, 60))
-    during = psnb.load_model(psnb.export(tmp_path / "during", forward, example=vars(TEST[:32])))
-    coordinator.join()
-    last = psnb.load_model(psnb.export(tmp_path / "last", forward, example=vars(TEST[:32])))
-    counts = [
-        [len(table.content) for table in each._state.tables.values()]
-        for each in (first, during, last)
-    ]
-    assert counts[0] <= counts[1] <= counts[2] != counts[0]
-    predicted = [each.predict(vars(TEST)) for each in (first, during, last)]
-    assert all(np.isfinite(each).all() and (each > 0).all() for each in predicted)
-    np.testing.assert_allclose(predicted[2], forward(vars(TEST)), rtol=0, atol=1e-6)
-
-
-@pytest.mark.second_tier(
     "another framework: tests/models/keras/test_keras_export.py has what it predicts"
 )
 def test_a_keras_model_predicts_alone(

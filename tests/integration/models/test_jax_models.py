@@ -1,9 +1,9 @@
-"""JAX models on a real cluster: the numbers of JAX and optax alone, whatever dies."""
+"""JAX models on a real cluster: the numbers of JAX and optax alone."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,9 +74,7 @@ def placed(strategy: psnb.ParameterServerStrategy) -> psnb.jax.TreeVariables:
 
 
 def step_of(
-    strategy: psnb.ParameterServerStrategy,
-    params: psnb.jax.TreeVariables,
-    loss: Callable[..., Any] = loss,
+    strategy: psnb.ParameterServerStrategy, params: psnb.jax.TreeVariables
 ) -> psnb.jax.TrainStep:
     tables = {name: strategy.parameters[name] for name in wd.TABLES}
     return psnb.jax.step(loss, params=params, tables=tables, ids=wd.ids_of)  # type: ignore[arg-type]
@@ -86,9 +84,6 @@ def values_of(
     strategy: psnb.ParameterServerStrategy, params: psnb.jax.TreeVariables
 ) -> wd.Parameters:
     return {**params.read(), **wd.tables_of(strategy)}
-
-
-DEATHS = pytest.mark.second_tier("a step is a closure: test_mode_faults has the same deaths")
 
 
 @pytest.mark.second_tier("without processes: tests/models; in them: torch's")
@@ -101,65 +96,6 @@ def test_fifty_rounds_are_fifty_steps_of_optax_alone(cluster: Client) -> None:
     wd.assert_close(found, expected)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
     assert losses[-1] < 0.8 * losses[0]
-
-
-def calling(function: Callable[[], None]) -> Callable[[Any], Any]:
-    """Return the identity, whose backward pass calls a function on the host."""
-
-    def call(gradient: Any) -> Any:
-        function()
-        return gradient
-
-    @jax.custom_vjp
-    def identity(x: Any) -> Any:
-        return x
-
-    def backward(_: None, gradient: Any) -> Any:
-        return (jax.pure_callback(call, jax.ShapeDtypeStruct((), gradient.dtype), gradient),)
-
-    identity.defvjp(lambda x: (x, None), backward)
-    return identity  # type: ignore[no-any-return]
-
-
-@DEATHS
-def test_a_worker_killed_in_the_middle_of_backward_changes_nothing(
-    whole: Client, tmp_path: Path
-) -> None:
-    killed = wd.KilledOnce(tmp_path)
-
-    def deadly(params: Any, rows: Any, batch: Any) -> Any:
-        return calling(killed)(loss(params, rows, batch))
-
-    with wd.synchronous(whole) as strategy:
-        params = placed(strategy)
-        losses = wd.trained(strategy, step_of(strategy, params, deadly), wd.STEPS)
-        found = values_of(strategy, params)
-    assert killed.happened()
-    expected_losses, expected = alone()
-    wd.assert_close(found, expected)
-    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
-
-
-@DEATHS
-def test_a_server_killed_in_a_step_changes_nothing_where_there_are_copies(
-    whole: Client, tmp_path: Path
-) -> None:
-    with wd.synchronous(whole, replicas=1) as strategy:
-        params = placed(strategy)
-        inner = step_of(strategy, params)
-        victim = strategy.server_addresses[0]
-        with wd.ServerKilled(whole, victim, tmp_path) as killed:
-            wait, count = killed.wait, wd.STEPS
-
-            def step(iterator: Iterator[wd.Batch]) -> float:
-                wait()
-                return inner(iterator)
-
-            losses = wd.trained(strategy, step, count)
-        found = values_of(strategy, params)
-    expected_losses, expected = alone()
-    wd.assert_close(found, expected)
-    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
 
 
 @pytest.mark.parametrize("sharding", ["dynamic", "none"])

@@ -1,20 +1,18 @@
-"""Keras models on a real cluster: the numbers of Keras alone, whatever dies; its callbacks, files.
+"""Keras models on a real cluster: the numbers of Keras alone; its callbacks, files.
 
 For the backend that Keras has in this process; `test_keras_torch` runs them with torch.
 """
 
 from __future__ import annotations
 
-import base64
 import csv
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from traceback import format_exception
 from typing import Any
 
-import cloudpickle
 import keras
 import numpy as np
 import pytest
@@ -44,36 +42,7 @@ def apart(whole: Client) -> Client:
     return whole
 
 
-class Calling(keras.layers.Layer):
-    """Passes what it gets on, and calls a function in the middle of the backward pass."""
-
-    def __init__(self, function: Any, **options: Any) -> None:
-        super().__init__(**options)
-        self.function = function
-
-    def call(self, x: Any) -> Any:
-        if keras.backend.backend() == "torch":
-            if x.requires_grad:
-                x.register_hook(lambda gradient: self.function())
-            return x
-        from tests.integration.models.test_jax_models import calling
-
-        zero = calling(self.function)(keras.ops.sum(x) * 0.0)
-        return x + zero
-
-    def get_config(self) -> dict[str, Any]:
-        pickled = base64.b64encode(cloudpickle.dumps(self.function)).decode()
-        return {**super().get_config(), "function": pickled}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Calling:
-        function = config["function"]
-        if isinstance(function, str):
-            function = cloudpickle.loads(base64.b64decode(function))
-        return cls(**{**config, "function": function})
-
-
-def model(function: Callable[[], Any] | None = None) -> Any:
+def model() -> Any:
     """A wide & deep net with 26 tables, whose ids are columns of one input; ``words`` are bags."""
     keras.utils.set_random_seed(0)
     count = len(wd.COLUMNS)
@@ -88,8 +57,6 @@ def model(function: Callable[[], Any] | None = None) -> Any:
     wide = keras.layers.Flatten()(keras.layers.Embedding(wd.ROWS, 1, name="wide")(ids))
     hidden = keras.layers.Concatenate()([*columns, mean, x])
     hidden = keras.layers.Dense(wd.HIDDEN, "relu", kernel_regularizer="l2", name="first")(hidden)
-    if function is not None:
-        hidden = Calling(function)(hidden)
     logit = keras.layers.Add()(
         [keras.layers.Dense(1, name=name)(x) for name, x in (("last", hidden), ("linear", wide))]
     )
@@ -130,12 +97,10 @@ def named(plain: Any, weights: list[np.ndarray]) -> dict[str, np.ndarray]:
     return {each.path: value for each, value in zip(plain.weights, weights, strict=True)}
 
 
-def fitted(
-    client: Client, function: Callable[[], Any] | None = None, **how: Any
-) -> tuple[dict[str, list[float]], dict[str, np.ndarray]]:
+def fitted(client: Client) -> tuple[dict[str, list[float]], dict[str, np.ndarray]]:
     """Train with rounds of two batches on two workers and two servers."""
-    with wd.synchronous(client, **how) as strategy:
-        plain = model(function)
+    with wd.synchronous(client) as strategy:
+        plain = model()
         found = psnb.keras.distribute(plain, strategy)
         found.compile(adagrad(), **options())
         assert "26 tables" in repr(found)
@@ -153,31 +118,8 @@ def assert_as_alone(history: dict[str, list[float]], weights: dict[str, np.ndarr
 
 
 @pytest.mark.second_tier("without processes: tests/models; in them: torch's")
-def test_fifty_rounds_are_fifty_steps_of_keras_alone(cluster: Client) -> None:
-    assert_as_alone(*fitted(cluster))
-
-
-DEATHS = pytest.mark.second_tier("a step is a closure: test_mode_faults has the same deaths")
-
-
-@DEATHS
-def test_a_worker_killed_in_the_middle_of_backward_changes_nothing(
-    apart: Client, tmp_path: Path
-) -> None:
-    killed = wd.KilledOnce(tmp_path)
-    found = fitted(apart, killed)
-    assert killed.happened()
-    assert_as_alone(*found)
-
-
-@DEATHS
-def test_a_server_killed_in_a_step_changes_nothing_where_there_are_copies(
-    apart: Client, tmp_path: Path
-) -> None:
-    with psnb.ParameterServerStrategy(apart) as strategy:
-        victim = strategy.server_addresses[0]
-    with wd.ServerKilled(apart, victim, tmp_path) as killed:
-        assert_as_alone(*fitted(apart, killed.wait, replicas=1))
+def test_fifty_rounds_are_fifty_steps_of_keras_alone(apart: Client) -> None:
+    assert_as_alone(*fitted(apart))
 
 
 class Recorder(keras.callbacks.Callback):
