@@ -16,8 +16,6 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.checkpoint.saved import names
 from tests.checkpoint.sharing import (
     KEEP,
@@ -107,16 +105,8 @@ def test_process_that_is_killed_at_any_step_harms_nothing(tmp_path: Path) -> Non
     assert stamp_of(here) == step
 
 
-@pytest.mark.parametrize(
-    ("saves", "restores", "kills"),
-    [
-        (30, 10, 3),
-        pytest.param(200, 50, 20, marks=pytest.mark.second_tier("the same for longer")),
-    ],
-)
-def test_everything_is_whole_that_many_processes_save_in_one_folder(
-    tmp_path: Path, saves: int, restores: int, kills: int
-) -> None:
+def test_everything_is_whole_that_many_processes_save_in_one_folder(tmp_path: Path) -> None:
+    saves, restores, kills = 30, 10, 3
     stamps = itertools.count(0, 1_000_000)
     chance = random.Random(0)
     save(managed(tmp_path), next(stamps))

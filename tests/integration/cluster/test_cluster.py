@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -157,43 +155,6 @@ def test_workers_from_the_command_line_have_names(command_line_cluster: str) -> 
         for name in strategy.worker_names():
             remote = coordinator.schedule(lambda: psnb.worker_context().worker_name, worker=name)
             assert remote.fetch(DEADLINE) == name
-
-
-@pytest.mark.second_tier(
-    "a process of its own; scripts are in the first tier in tests/cluster/test_scripts.py"
-)
-def test_a_script_that_closes_nothing_ends_without_a_word() -> None:
-    script = (
-        "import psnb\nif __name__ == '__main__':\n"
-        "    client = psnb.local_cluster(workers=1, servers=1)\n"
-        "    coordinator = psnb.ClusterCoordinator(psnb.ParameterServerStrategy(client))\n"
-        "    coordinator.schedule(int).fetch()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert "failed" not in done.stderr
-
-
-@pytest.mark.second_tier(
-    "takes 15 s; tests/demo/test_command.py runs the demo, and has it find a scheduler"
-)
-def test_the_demo_runs_on_a_cluster_from_the_command_line(
-    command_line_cluster: str, tmp_path: Path
-) -> None:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "psnb._src.cli", "demo", "--scheduler", command_line_cluster),
-            *("--batch-size", "8192", "--checkpoint-dir", str(tmp_path)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "1 parameter server(s), 2 worker(s)" in done.stdout
-    assert "held-out AUC" in done.stdout
 
 
 def test_a_closed_client_is_named_whatever_is_asked_of_it() -> None:

@@ -74,23 +74,6 @@ def test_no_update_is_staler_than_the_bound_and_no_closure_waits_before(
         assert (found.count, found.max) == (FAST + 1, BOUND)
 
 
-def test_one_closure_runs_at_a_time_with_a_bound_of_zero(cluster: Client, tmp_path: Path) -> None:
-    trace = tmp_path / "trace"
-    with psnb.ParameterServerStrategy(cluster, mode=psnb.BoundedStaleness(0)) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy)
-        wait_until_ready(coordinator, "worker-0", "worker-1")
-
-        def step(number: int) -> None:
-            for _ in range(2):
-                with trace.open("a") as file:
-                    file.write(f"{number} ")
-
-        for number in range(20):
-            coordinator.schedule(step, (number,))
-        coordinator.join(DEADLINE)
-        assert trace.read_text().split() == [str(n) for n in range(20) for _ in range(2)]
-
-
 @pytest.mark.parametrize("reads", [True, False])
 def test_updates_of_closures_alone_are_counted(
     coordinator: psnb.ClusterCoordinator, reads: bool

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -114,16 +110,6 @@ def test_skipped_updates_of_closures_are_counted_once(
     assert e.lookup([1, 2, 3]).tolist() == [[-5], [0], [-5]]
 
 
-def test_unknown_choice_for_what_is_not_finite_is_refused(
-    strategy: psnb.ParameterServerStrategy,
-) -> None:
-    with pytest.raises(ConfigurationError, match="'v': nonfinite must be 'refuse'"):
-        strategy.variable(1.0, name="v", nonfinite="drop")
-    with pytest.raises(ConfigurationError, match="'e': nonfinite must be 'refuse'"):
-        strategy.embedding("e", 2, nonfinite="drop")
-    assert not strategy.parameters
-
-
 def test_how_many_updates_were_applied_can_be_read_and_not_set(
     coordinator: psnb.ClusterCoordinator,
 ) -> None:
@@ -145,44 +131,6 @@ def test_how_many_updates_were_applied_can_be_read_and_not_set(
     assert v.optimizer.iterations == e.optimizer.iterations == 7
     with pytest.raises(ConfigurationError, match="no hyperparameter 'iterations'"):
         v.optimizer.iterations = 3
-
-
-@pytest.mark.second_tier("in a table: test_optax_optimizer; on a cluster: test_jax_models")
-def test_rounds_with_optax_are_steps_of_optax_alone(cluster: Client, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    tree = {"w": rng.normal(size=(4, 2)).astype(np.float32), "b": np.zeros(2, np.float32)}
-    data = [rng.normal(size=(16, 4)).astype(np.float32) for _ in range(20)]
-    rule = optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(0.05))
-
-    def loss(params: dict[str, jax.Array], rows: object, x: jax.Array) -> jax.Array:
-        return jnp.square(jnp.tanh(x @ params["w"] + params["b"]) - x[:, :2]).mean()
-
-    with psnb.ParameterServerStrategy(cluster, mode=psnb.Sync(2)) as strategy:
-        params = psnb.jax.variables(strategy, tree, rule)
-        coordinator = psnb.ClusterCoordinator(strategy)
-        manager = psnb.CheckpointManager(coordinator, tmp_path)
-        step = psnb.jax.step(loss, params=params)
-
-        def trained(batches: list[np.ndarray]) -> None:
-            for x in batches:
-                for half in (x[:8], x[8:]):
-                    coordinator.schedule(step, (iter([half]),))
-                coordinator.join(DEADLINE)
-
-        trained(data[:10])
-        manager.save()
-        trained(data[:3])  # goes back with the checkpoint, the state of optax too
-        manager.restore()
-        trained(data[10:])
-        found = params.read()
-    alone, state = tree, rule.init(tree)
-    for x in data:
-        gradients = jax.grad(loss)(alone, {}, x)
-        updates, state = rule.update(gradients, state, alone)
-        alone = optax.apply_updates(alone, updates)
-    for name, value in alone.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
-        assert np.abs(value - tree[name]).max() > 0.03
 
 
 def test_what_needs_the_whole_of_a_parameter_is_refused_where_it_has_parts(

@@ -22,23 +22,6 @@ def _wait_for(path: Path) -> None:
     raise TimeoutError(str(path))
 
 
-def test_two_long_closures_after_short_ones_of_another_function_run_at_the_same_time(
-    coordinator: psnb.ClusterCoordinator, tmp_path: Path
-) -> None:
-    for _ in range(500):
-        coordinator.schedule(lambda: None)
-    coordinator.join(DEADLINE)
-
-    def meet(mine: Path, other: Path) -> None:
-        mine.touch()
-        _wait_for(other)
-
-    a, b = tmp_path / "a", tmp_path / "b"
-    remotes = [coordinator.schedule(meet, (a, b)), coordinator.schedule(meet, (b, a))]
-    for remote in remotes:
-        remote.fetch(DEADLINE)
-
-
 def test_short_closures_behind_one_that_turns_out_long_run_elsewhere(
     coordinator: psnb.ClusterCoordinator, tmp_path: Path
 ) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import os
 import signal
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client
 
 import psnb
 from psnb import ClosureStatus, errors
@@ -20,7 +17,7 @@ from psnb._src.coordinator.coordinator import coordinator_core
 from psnb._src.coordinator.scheduling.doubts import Doubt
 from psnb._src.coordinator.workers.connection import WorkerConnection
 from psnb._src.protocol.messages import ClosureResults, ToNotebook
-from tests.conftest import DEADLINE, wait_until
+from tests.conftest import DEADLINE
 from tests.integration.helpers import wait_for_file
 
 
@@ -147,33 +144,6 @@ def test_examples_of_a_cancelled_closure_are_read_by_others(
         if (value := remote.fetch(DEADLINE)) is not None:
             found.append(value)
     assert sorted(found) == list(range(40))
-
-
-@pytest.mark.second_tier(
-    "six kills at whatever moment; tests/coordinator/test_cancelling.py has the lost worker"
-)
-def test_a_worker_that_dies_meanwhile_changes_nothing(whole: Client, tmp_path: Path) -> None:
-    with psnb.ParameterServerStrategy(whole) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy)
-        v = strategy.variable(np.zeros(2, np.int64))
-        for turn in range(6):
-            began = tmp_path / f"began-{turn}"
-
-            def step(file: Path = began) -> None:
-                v.assign_add(np.ones(2, np.int64))
-                file.write_text(str(os.getpid()))
-                if psnb.worker_context().attempt == 1:
-                    wait_for_cancellation(file)
-
-            remote = coordinator.schedule(step)
-            wait_until(lambda file=began: file.exists() and file.read_text(), "it runs")
-            pid, before = int(began.read_text()), int(v.read()[0])
-            killer = threading.Thread(target=os.kill, args=(pid, signal.SIGKILL))
-            killer.start()
-            cancelled = remote.cancel()
-            killer.join()
-            coordinator.join(DEADLINE)
-            assert v.read().tolist() == [before + (not cancelled)] * 2
 
 
 def test_an_interrupt_in_the_middle_of_it_leaves_nothing_for_join_to_wait_for(

@@ -141,16 +141,6 @@ def test_a_missing_worker_that_closures_need_is_reported_with_those_that_are_her
     assert text.endswith("Here are: 'worker-0', 'worker-1'")
 
 
-def test_the_coordinator_works_as_before_once_an_error_was_raised(
-    coordinator: psnb.ClusterCoordinator,
-) -> None:
-    coordinator.schedule(lambda: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        coordinator.join(DEADLINE)
-    assert coordinator.schedule(lambda: 3).fetch(DEADLINE) == 3
-    coordinator.join(DEADLINE)
-
-
 def test_a_closure_that_exits_fails_alone(coordinator: psnb.ClusterCoordinator) -> None:
     remote = coordinator.schedule(sys.exit, (3,))
     with pytest.raises(errors.ClosureError, match="SystemExit: 3"):
@@ -182,16 +172,6 @@ def test_an_exception_that_raises_when_it_is_shown_fails_its_closure_alone(
                 wait(DEADLINE)
             assert type(raised.value).__name__ == "SilentError"
     assert coordinator.schedule(lambda: 3).fetch(DEADLINE) == 3
-
-
-def test_a_result_that_cannot_be_pickled_fails_its_closure(
-    coordinator: psnb.ClusterCoordinator,
-) -> None:
-    remote = coordinator.schedule(threading.Lock)
-    with pytest.raises(errors.SerializationError, match="the result of"):
-        remote.fetch(DEADLINE)
-    with pytest.raises(errors.SerializationError):
-        coordinator.join(DEADLINE)
 
 
 def test_reports_reach_statistics_and_history(coordinator: psnb.ClusterCoordinator) -> None:

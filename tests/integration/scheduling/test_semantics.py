@@ -64,14 +64,6 @@ def test_closures_run_on_the_worker_that_they_are_pinned_to(
             assert set(ready.fetch(remotes)) == {index}
 
 
-def test_a_closure_pinned_to_no_worker_blocks_no_other(
-    coordinator: psnb.ClusterCoordinator,
-) -> None:
-    pinned = coordinator.schedule(int, worker="nobody")
-    assert coordinator.schedule(lambda: 3).fetch(DEADLINE) == 3
-    assert not pinned.done()
-
-
 def test_a_higher_priority_goes_first(ready: psnb.ClusterCoordinator, tmp_path: Any) -> None:
     gate = Gate(tmp_path / "gate")
     first = [ready.schedule(gate.wait, worker=0) for _ in range(2)]
@@ -94,13 +86,6 @@ def test_results_are_arguments_of_other_closures(coordinator: psnb.ClusterCoordi
 def test_none_is_a_result_that_can_be_passed_on(coordinator: psnb.ClusterCoordinator) -> None:
     nothing = coordinator.schedule(lambda: None)
     assert coordinator.schedule(lambda x: x is None, (nothing,)).fetch(DEADLINE) is True
-
-
-def test_a_long_chain_of_closures_runs(coordinator: psnb.ClusterCoordinator) -> None:
-    remote = coordinator.schedule(int)
-    for _ in range(300):
-        remote = coordinator.schedule(lambda x: x + 1, (remote,))
-    assert remote.fetch(DEADLINE) == 300
 
 
 def test_a_failed_input_is_the_cause_of_its_dependents_error(
@@ -241,21 +226,6 @@ def test_a_per_worker_dataset_still_works_after_a_cancellation(
         ready.join(DEADLINE)
     assert first == [0, 1, 2]
     assert ready.schedule(next, (iterator,), worker=0).fetch(DEADLINE) == 3
-
-
-def test_a_queue_of_two_passes_many_closures_and_an_error(
-    strategy: psnb.ParameterServerStrategy,
-) -> None:
-    coordinator = psnb.ClusterCoordinator(strategy, max_queue_size=2)
-    assert sum(coordinator.fetch(coordinator.map(abs, range(1000)))) == 499_500
-
-    def run() -> None:
-        coordinator.map(lambda n: 1 / (n - 500), range(1000))
-        coordinator.join(DEADLINE)
-
-    with pytest.raises(ZeroDivisionError):
-        run()
-    coordinator.join(DEADLINE)
 
 
 def test_a_worker_that_starts_later_leaves_the_work_to_the_others(
