@@ -223,6 +223,8 @@ def test_a_client_is_connected_until_it_is_closed(cluster: Client) -> None:
     assert has_ended(client)
     assert not is_open(pool)
     assert scheduler_address(client) == ""
+    with pytest.raises(ConnectionError, match="closed"):
+        run_on_loop(event_loop(cluster), partial(scheduler_identity, client))
 
 
 def test_a_worker_tells_its_threads_and_its_memory(cluster: Client) -> None:

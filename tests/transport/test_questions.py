@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 from distributed import Client, Scheduler
+from distributed.core import Status
 
 from psnb._src.transport import questions
 from psnb._src.transport.questions import (
@@ -28,7 +29,7 @@ class FakeClient:
     def __init__(self) -> None:
         self.messages: list[list[str]] = []
         self.times: list[float] = []
-        self.status = "running"
+        self.rpc = SimpleNamespace(status=Status.running)
         self.answer: Callable[[list[Any]], Any] = lambda asked: [[name, ""] for name, _ in asked]
         self.scheduler = SimpleNamespace(address="tcp://a", **{QUESTIONS: self._take})
 
@@ -125,7 +126,7 @@ def test_without_an_answer_all_get_an_os_error_and_may_ask_again(
         elif answer == "silence":
             client.scheduler = SimpleNamespace(address="tcp://a", **{QUESTIONS: silence})
         elif answer == "closing":
-            client.status = "closing"
+            client.rpc.status = Status.closed
             client.answer = pool_is_closed
         else:
             client.answer = lambda asked: None

@@ -25,6 +25,8 @@ from tornado.iostream import IOStream
 __all__ = ["Comm", "ConnectionPool", "cloudpickled", "offload", "parse_timedelta", "unpickled"]
 # With the definitions below: psnb's imports from undocumented modules of Dask.
 
+_CLIENT_CLOSED = "the Dask client is closed, the way to the scheduler"
+
 CONNECTION_KEPT = Status.dont_reply
 """What a handler returns that has sent its own answer, and keeps or has closed the connection."""
 
@@ -146,16 +148,22 @@ def host_and_port(address: str) -> tuple[str, int]:
 async def ask_scheduler(node: Client | Worker, handler: str, **arguments: Any) -> Any:
     """Call a handler (`add_handler`) of the scheduler.
 
-    Relies on ``scheduler``, an object whose attributes send the operation of their name.
+    Relies on ``scheduler``, an object whose attributes send the operation of their name; None when
+    the client is closed.
 
     Raises
     ------
-    AttributeError
-        If the client is closed.
     OSError
-        If the connection is broken.
+        If the connection is broken, or the client is closed.
     """
-    return await getattr(node.scheduler, handler)(**arguments)
+    if node.scheduler is None:
+        raise ConnectionError(_CLIENT_CLOSED)
+    try:
+        return await getattr(node.scheduler, handler)(**arguments)
+    except RuntimeError as error:
+        if is_open(pool_of(node)):
+            raise
+        raise ConnectionError(_CLIENT_CLOSED) from error  # in this very moment
 
 
 async def scheduler_identity(client: Client) -> dict[str, Any]:

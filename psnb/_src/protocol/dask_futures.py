@@ -79,7 +79,7 @@ class GivenFutures:
         """
         if any(future.status == "pending" for future in self.found):
             # Without a scheduler, the closure finds out.
-            with suppress(AttributeError, OSError):
+            with suppress(OSError):
                 run_on_loop(event_loop(self._client), self._arrival)
 
     async def _arrival(self) -> None:

@@ -175,13 +175,10 @@ def _new_owner(client: Client) -> registry.Owner:
 
 
 async def _ask(client: Client, handler: str, **arguments: Any) -> Any:
-    if not scheduler_address(client):
-        raise ServerLostError("the Dask client was closed, the way to the scheduler")
     try:
         async with asyncio.timeout(_TIMEOUT):
             answer = await ask_scheduler(client, handler, **arguments)
-    except (OSError, RuntimeError) as error:
-        # A timeout, or a broken connection; or Dask's client is closed in this very moment.
+    except OSError as error:  # a timeout, or a broken connection, or the client is closed
         raise ServerLostError(f"the Dask scheduler does not answer: {error!r}") from error
     if answer is None:  # Dask's, where there is no such handler: psnb's return something
         raise scheduler_lost(scheduler_address(client))

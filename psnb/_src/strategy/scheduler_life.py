@@ -91,7 +91,7 @@ async def _answers(client: Client) -> bool:
     try:
         async with asyncio.timeout(_POLL_INTERVAL):
             return bool(await scheduler_identity(client))
-    except (OSError, AttributeError):  # the connection is broken, or the client is closed
+    except OSError:  # the connection is broken, or the client is closed
         return False
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from distributed import Client, Scheduler, SchedulerPlugin
 
 from psnb._src.dask_compat.plugins import add_handler, call_handler, workers_of
-from psnb._src.dask_compat.reach import ask_scheduler, has_ended, scheduler_address
+from psnb._src.dask_compat.reach import ask_scheduler
 from psnb._src.utils.threads import start_task
 
 INTERVAL = 1.0
@@ -138,17 +138,13 @@ class SchedulerQuestions:
         if not questions:
             return ()
         client = self._client()
-        if client is None or not scheduler_address(client):
+        if client is None:
             raise ConnectionError("the Dask client is closed")
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
                 answers = await ask_scheduler(client, QUESTIONS, questions=questions)
         except TimeoutError as error:  # it has no text
             raise TimeoutError(f"not within {ANSWER_TIMEOUT:g} s") from error
-        except RuntimeError as error:  # Dask's, of a pool of connections that is closed
-            if not has_ended(client):
-                raise
-            raise ConnectionError("the Dask client is closed") from error
         if answers is None:  # Dask's, where there is no such handler
             raise ConnectionError("another Dask scheduler is there, without psnb")
         return [(value, RuntimeError(error) if error else None) for value, error in answers]
