@@ -20,6 +20,8 @@ from distributed import Client
 
 import psnb
 from psnb import errors
+from psnb._src.client.handles import shards_of
+from psnb._src.client.whole_tables import in_memory, loading
 from psnb._src.cluster.roles import identity
 from psnb._src.coordinator import resume
 from psnb._src.placement.registry import DESCRIBE
@@ -406,3 +408,18 @@ def test_another_client_of_a_local_cluster_attaches(cluster: Client) -> None:
     made.close()
     with psnb.attach(cluster, "mine").strategy as strategy:
         assert strategy.parameters["e"].lookup([7]).tolist() == row.tolist()  # type: ignore[union-attr]
+
+
+def test_tables_that_were_being_loaded_when_their_owner_left_are_named_as_such(
+    cluster: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Client(cluster.cluster) as before:
+        made = psnb.ParameterServerStrategy(before, name="mine")
+        v = made.variable([1.0], "v")
+        shards = shards_of(v)
+        loads = loading(shards.server_client, shards.loads([in_memory(*shards.shard_states())]))
+        loads.__enter__()
+    made.close()
+    with psnb.attach(cluster, "mine").strategy as strategy:
+        assert "a part of what they were to get" in caplog.text
+        assert strategy.parameters["v"].read().tolist() == [1.0]  # type: ignore[union-attr]
