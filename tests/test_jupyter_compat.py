@@ -1,4 +1,4 @@
-"""Messages that are handled while a cell runs: what is changed of a comm, and of which."""
+"""What is changed of Jupyter, on which comms and servers, and what IPython calls cells."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from typing import Any
 from ipykernel.comm.comm import BaseComm
 from IPython.core.interactiveshell import InteractiveShell
 
-from psnb._src.jupyter_compat import cell_of, current_cell, handle_beside_cells, must_wait
+from psnb._src.jupyter_compat import (
+    cell_of,
+    current_cell,
+    handle_beside_cells,
+    must_wait,
+    send_at_once,
+)
 
 MESSAGE = {"content": {"comm_id": "1", "data": {}}}
 
@@ -75,6 +81,12 @@ def test_a_kernel_without_subshells_lets_messages_wait() -> None:
     )
     assert must_wait(widget(old))
     assert not must_wait(widget(new))
+
+
+def test_a_server_without_the_setting_is_taken_as_it_is() -> None:
+    settings: dict[str, Any] = {}
+    send_at_once(settings)
+    assert settings == {}
 
 
 def test_a_cell_is_called_as_ipython_calls_it() -> None:

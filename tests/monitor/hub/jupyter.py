@@ -62,7 +62,14 @@ class Jupyter:
 
     @contextmanager
     def panel(self, token: str | None = TOKEN, **options: Any) -> Iterator[Panel]:
-        url = f"{self.url.replace('http', 'ws', 1)}psnb/stream"
+        with self.connected("psnb/stream", token, **options) as connected:
+            yield Panel(connected)
+
+    @contextmanager
+    def connected(
+        self, path: str, token: str | None = TOKEN, **options: Any
+    ) -> Iterator[websocket.WebSocket]:
+        url = f"{self.url.replace('http', 'ws', 1)}{path}"
         header = {} if token is None else {"Authorization": f"token {token}"}
         raw = socket.create_connection(("127.0.0.1", urlsplit(url).port or 0), DEADLINE)
         # It forgets to close a socket over which it was refused, or hung up on.
@@ -70,7 +77,7 @@ class Jupyter:
             connected = websocket.create_connection(
                 url, DEADLINE, header=header, socket=raw, **options
             )
-            yield Panel(connected)
+            yield connected
             connected.close()
 
 
@@ -123,7 +130,8 @@ def jupyter(folder: Path, *options: str, wait: bool = True) -> Iterator[Jupyter]
     command += ["--port=0"] if wait else []
     command += [f"--ServerApp.root_dir={folder}", "--ServerApp.base_url=/a/b/"]
     # Others' extensions take seconds to load.
-    enabled = {"psnb": True, "jupyterlab": False, "jupyter_lsp": False, "notebook": False}
+    others = dict.fromkeys(("jupyterlab", "jupyter_lsp", "notebook"), False)
+    enabled = {"psnb": True, "tests.monitor.hub.kernel_sockets": True, **others}
     command += [f"--ServerApp.jpserver_extensions={enabled}", *options]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)

@@ -16,7 +16,7 @@ import pytest
 import websocket
 
 from psnb._src.monitor.protocol import VERSION
-from tests.conftest import DEADLINE
+from tests.conftest import DEADLINE, wait_until
 from tests.monitor.hub.jupyter import Jupyter
 from tests.monitor.hub.updates import batch, identity, update
 
@@ -283,6 +283,17 @@ def _session(server: Jupyter, path: str) -> str:
     status, session = server.request("POST", "api/sessions", body)
     assert status == 201, session
     return str(session["kernel"]["id"])
+
+
+def test_what_a_kernel_says_does_not_wait_until_its_page_acknowledges_what_came_before(
+    server: Jupyter,
+) -> None:
+    kernel = _session(server, "c.ipynb")
+    with server.connected(f"api/kernels/{kernel}/channels"):
+        # The socket is open before the server has registered it.
+        wait_until(lambda: server.request("GET", "kernel-sockets")[1]["at_once"], "it is there")
+        assert server.request("GET", "kernel-sockets")[1]["at_once"] == [True]
+    server.request("DELETE", f"api/kernels/{kernel}")
 
 
 def test_a_notebook_is_named_and_its_kernel_shut_down_is_gone(server: Jupyter, name: str) -> None:

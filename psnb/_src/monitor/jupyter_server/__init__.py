@@ -17,7 +17,7 @@ def _load_jupyter_server_extension(server: Any) -> None:
     from jupyter_server.utils import url_path_join
     from tornado.ioloop import PeriodicCallback
 
-    from psnb._src.jupyter_compat import kernel_secret
+    from psnb._src.jupyter_compat import kernel_secret, send_at_once
     from psnb._src.monitor.jupyter_server.handlers import CoordinatorHandler, StreamHandler
     from psnb._src.monitor.jupyter_server.hub import SWEEP, Hub
     from psnb._src.monitor.jupyter_server.schedulers import POLL
@@ -34,6 +34,7 @@ def _load_jupyter_server_extension(server: Any) -> None:
             (url_path_join(base, "psnb/stream"), StreamHandler, given),
         ],
     )
+    send_at_once(server.web_app.settings)
     # They end with the server's event loop.
     PeriodicCallback(hub.sweep, 1000 * SWEEP).start()
     PeriodicCallback(hub.schedulers.poll, 1000 * POLL).start()
