@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psnb
-from psnb._src.utils.paths import as_path
+from psnb._src.utils.checks import path_text
+from psnb._src.utils.paths import AnyPath, as_path
 from psnb._src.utils.text import printable
 
 _ABOUT = """\
@@ -40,6 +41,10 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number, 1 or more, found {text!r}")
     return value
+
+
+def _folder(text: str) -> AnyPath:
+    return as_path(path_text("DIRECTORY", text))
 
 
 def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
@@ -128,7 +133,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentP
         "before, its metadata, and whether it is whole. The exit status is 1 if one is damaged.",
     )
     checkpoints.add_argument(
-        "directory", metavar="DIRECTORY", type=as_path, help="the folder, or its address"
+        "directory", metavar="DIRECTORY", type=_folder, help="the folder, or its address"
     )
     checkpoints.add_argument(
         "--verify", action="store_true", help="read all files and check what is in them"
@@ -146,7 +151,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentP
         "levels below it, the oldest first: what psnb.runs returns.",
     )
     runs.add_argument(
-        "directory", metavar="DIRECTORY", type=as_path, help="the folder, or its address"
+        "directory", metavar="DIRECTORY", type=_folder, help="the folder, or its address"
     )
     runs.add_argument(
         "--updates",

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 import psnb
+from psnb._src.cli import _parsers
 from psnb._src.data.formats.text import TextLines
 from psnb._src.training.prediction_files import PredictionFiles
 from psnb.data import Dataset
 from psnb.errors import CheckpointError, ExportError
+from tests.training.fake_trainer import FakeTrainer
 
 
 def files_of(dataset: Dataset) -> str:
@@ -30,6 +32,9 @@ DOORS: dict[str, Callable[[str], Any]] = {
     "JSONLinesLog": lambda path: psnb.JSONLinesLog(path)._path,
     "TensorBoard": lambda path: psnb.TensorBoard(path)._folder,
     "predictions": lambda path: Path(PredictionFiles(f"{path}/*.csv").pattern).parent,
+    "predictions of a Path": lambda path: Path(PredictionFiles(Path(path, "*.csv")).pattern).parent,
+    "psnb runs": lambda path: _parsers()[0].parse_args(["runs", path]).directory,
+    "psnb checkpoints": lambda path: _parsers()[0].parse_args(["checkpoints", path]).directory,
 }
 
 
@@ -55,3 +60,24 @@ def test_models_and_checkpoints_are_sought_in_the_home_folder(home: Path) -> Non
         psnb.load_model("~/model")
     with pytest.raises(CheckpointError, match=str(home / "step-1")):
         psnb.checkpoint.load("~/step-1")
+
+
+ROWS = (psnb.EpochRow(1, {"loss": 0.5}, 100, 10, 1.5),)
+
+
+def written(path: str) -> dict[str, Callable[[], object]]:
+    """Return what writes a file, by its name."""
+    trainer: Any = FakeTrainer()
+    history = psnb.TrainingHistory(ROWS)
+    return {
+        "log.csv": lambda: psnb.CSVLog(f"{path}/log.csv").on_epoch(trainer, ROWS[0]),
+        "log.jsonl": lambda: psnb.JSONLinesLog(f"{path}/log.jsonl").on_begin(trainer),
+        "day.run.json": lambda: history.save(f"{path}/day.run.json"),
+        "loss.png": lambda: psnb.compare(history).savefig(f"{path}/loss.png"),
+    }
+
+
+@pytest.mark.parametrize("name", written(""))
+def test_files_are_written_there_also_in_a_folder_that_is_new(name: str, home: Path) -> None:
+    written("~/new")[name]()
+    assert (home / "new" / name).is_file()

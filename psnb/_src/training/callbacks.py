@@ -358,6 +358,7 @@ def end_last_line(path: Path, is_line: Callable[[str], bool]) -> None:
 
 def append_lines(path: Path, text: str) -> None:
     """Append whole lines to a file, or nothing: a part from before an error is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab", buffering=0) as file:
         begin = file.tell() if file.seekable() else None
         left = memoryview(text.encode())

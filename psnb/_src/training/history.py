@@ -251,6 +251,7 @@ def loaded_history(path: Path) -> tuple[TrainingHistory, float]:
 
 def _replace(path: Path, text: str) -> None:
     """Write a file wholly, or leave what is there as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     opened, name = tempfile.mkstemp(prefix=".", suffix=".partial", dir=path.parent)
     try:
         with open(opened, "w", encoding="utf-8") as file:

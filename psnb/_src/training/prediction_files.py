@@ -47,7 +47,7 @@ class PredictionFiles:
 
     Parameters
     ----------
-    pattern : str
+    pattern : str or os.PathLike
         A path of a file system that the workers share, such as ``predictions/*.parquet``: the
         number of the split, of five digits, takes the place of ``*``.
     call : str
@@ -59,12 +59,13 @@ class PredictionFiles:
         If it is none.
     """
 
-    pattern: str
+    pattern: str | os.PathLike[str]
     call: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
-        path = Path(os.path.abspath(path_text("to", self.pattern)))
-        wrong = "://" in self.pattern or path.suffix not in _SUFFIXES
+        text = path_text("to", self.pattern)
+        path = Path(os.path.abspath(text))
+        wrong = "://" in text or path.suffix not in _SUFFIXES
         if wrong or path.name.count(_PLACE) != 1 or _PLACE in str(path.parent):
             raise ConfigurationError(
                 "to= takes a path of files that the workers share, with one * in its last part for "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from functools import partial
@@ -366,7 +367,7 @@ class Trainer(FixedAttributes):
         with closing(EpochSource(self.coordinator, dataset, None)) as source:
             return self._evaluator(source)(None)
 
-    def infer_from_dataset(self, dataset: Any, to: str | None = None) -> Any:
+    def infer_from_dataset(self, dataset: Any, to: str | os.PathLike[str] | None = None) -> Any:
         """Predict for every example of a dataset, in its order; exactly once, whatever worker dies.
 
         The workers take whole parts of it, and nothing is written to parameters.
@@ -375,7 +376,7 @@ class Trainer(FixedAttributes):
         ----------
         dataset : Dataset, QueueDataset, InMemoryDataset, LeasedDataset or PartitionedDataset
             Batches. It must have an order: no shuffle, nor interleaved files.
-        to : str, optional
+        to : str or os.PathLike, optional
             Files for the predictions, on a file system that notebook and workers share:
             ``"predictions/*.parquet"``, or of suffix ``.csv`` or ``.jsonl``. Each part of the
             dataset has a file, whose number takes the place of ``*``, from ``00000`` on; a part
@@ -423,7 +424,7 @@ class Trainer(FixedAttributes):
         columns = joined(iter(found))
         return columns[ALONE] if columns is not None and list(columns) == [ALONE] else columns
 
-    def infer_dask(self, dataset: Dataset, to: str) -> Any:
+    def infer_dask(self, dataset: Dataset, to: str | os.PathLike[str]) -> Any:
         """Predict for every row of a Dask DataFrame; return a frame aligned with it.
 
         Like `infer_from_dataset`, immediately and into files: so predictions are not lost with the
@@ -434,7 +435,7 @@ class Trainer(FixedAttributes):
         dataset : Dataset
             Batches of `psnb.data.Dataset.from_dask` of a persisted DataFrame or Series. It must
             have an order, and an element for each row.
-        to : str
+        to : str or os.PathLike
             Files for the predictions, as for `infer_from_dataset`: ``"predictions/*.parquet"``.
 
         Returns

@@ -67,6 +67,8 @@ def score_files(
     form = form or _READS.get(Path(to).suffix if to else "", "csv")
     unfinished = None if to is None else Path(to).with_name(f".incomplete-{uuid.uuid4().hex}")
     try:
+        if unfinished is not None:
+            unfinished.parent.mkdir(parents=True, exist_ok=True)
         rows = write_rows(unfinished or sys.stdout, f".{form}", _scored(model, files, batch_size))
         if unfinished is not None and to is not None:
             unfinished.replace(to)

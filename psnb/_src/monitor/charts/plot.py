@@ -6,6 +6,7 @@ Imported when a figure is asked for: matplotlib takes half a second.
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from matplotlib.lines import Line2D
 
 from psnb._src.monitor.charts.value_range import shown_range
 from psnb._src.monitor.history import EpochBegin
+from psnb._src.utils.checks import path_text
 from psnb._src.utils.text import NAME, truncate, unknown
 from psnb.errors import ConfigurationError
 
@@ -157,6 +159,13 @@ class MetricsFigure(Figure):
     def rows(self, count: int) -> Sequence[Axes]:
         """Return axes below each other that share the one along them."""
         return list(self.subplots(count, sharex=True, squeeze=False)[:, 0])
+
+    def savefig(self, fname: Any, **options: Any) -> None:
+        """Write the figure as matplotlib does; ``~`` is the home folder, as in a shell."""
+        if isinstance(fname, str | os.PathLike):
+            fname = path_text("savefig", fname)
+            os.makedirs(os.path.dirname(fname) or ".", exist_ok=True)
+        super().savefig(fname, **options)
 
     def _repr_png_(self) -> bytes:
         data = io.BytesIO()
