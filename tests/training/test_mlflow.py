@@ -82,3 +82,63 @@ def test_without_mlflow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
     with pytest.raises(ConfigurationError, match=r"psnb\[mlflow\]"):
         psnb.MLflow("flights")
+
+
+ODD = ("a//b", "../x", "/abs", ".", "end/", "p@1", "p#1", "b", "b/c", "d/e", "d")
+
+
+def test_names_that_mlflow_refuses_become_others_and_none_the_same(client: Any) -> None:
+    trainer: Any = FakeTrainer()
+    settings = msgspec.structs.replace(SETTINGS, optimizers=dict.fromkeys(ODD, SGD))
+    trainer.history = psnb.TrainingHistory(settings=msgspec.to_builtins(settings))
+    callback = psnb.MLflow("flights", client.tracking_uri)
+    callback.on_begin(trainer)
+    for epoch in (1, 2):
+        callback.on_epoch(trainer, row(epoch, **{name: float(at) for at, name in enumerate(ODD)}))
+    callback.on_end(trainer, psnb.TrainingHistory())
+    data = client.get_run(callback.run_id).data
+    assert sorted(data.metrics.values()) == [float(at) for at in range(len(ODD))]
+    assert sum(name.startswith("optimizer/") for name in data.params) == len(ODD)
+
+
+def test_a_folder_that_is_named_is_taken_also_below_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip("mlflow.tracking")
+    trainer: Any = FakeTrainer()
+    trainer.history = psnb.TrainingHistory()
+    callback = psnb.MLflow("flights", Path("~/store"))
+    callback.on_begin(trainer)
+    callback.on_end(trainer, psnb.TrainingHistory())
+    assert [*tmp_path.glob(f"store/*/{callback.run_id}")]
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")  # which the callback has set
+
+
+def test_a_deleted_experiment_is_refused(client: Any) -> None:
+    run = trained(client)
+    client.delete_experiment(run.info.experiment_id)
+    with pytest.raises(ConfigurationError, match="was deleted: take another name"):
+        trained(client)
+
+
+def test_what_mlflow_lacks_for_its_database_is_named(client: Any) -> None:
+    def lacking(*_: Any) -> None:
+        raise ModuleNotFoundError("No module named 'alembic'", name="alembic")
+
+    trainer: Any = FakeTrainer()
+    callback = psnb.MLflow("flights", client.tracking_uri)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("mlflow.tracking.MlflowClient.get_experiment_by_name", lacking)
+        with pytest.raises(ConfigurationError, match=r"alembic: pip install mlflow.*'mlruns'"):
+            callback.on_begin(trainer)
+    callback.on_end(trainer, psnb.TrainingHistory())  # no run has begun
+
+
+@pytest.mark.parametrize("given", [{"experiment": ""}, {"experiment": 3}, {"name": 3}])
+def test_an_experiment_that_is_no_text_is_refused(given: Any, client: Any) -> None:
+    with pytest.raises(ConfigurationError, match="must be texts"):
+        psnb.MLflow(**{"experiment": "flights", **given})
