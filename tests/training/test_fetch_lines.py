@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from psnb._src.training.epoch_progress import FetchLines
@@ -29,7 +31,7 @@ def test_a_name_that_is_not_reported_is_refused_with_names_that_are() -> None:
     assert lines.line(1, 100, {}) == "epoch 1 batch 100: loss - lossy -"
     with pytest.raises(
         ConfigurationError,
-        match=r"no metric 'lossy': did you mean 'loss'\? psnb\.report\(lossy=\.\.\.\) in the",
+        match=r"psnb\.report\(lossy=\.\.\.\): there is no metric 'lossy': did you mean 'loss'\?",
     ):
         lines.line(1, 200, {"loss": 0.5, "auc": 0.5})
 
@@ -53,3 +55,9 @@ def test_what_validation_gave_has_a_line_where_lines_are_wanted() -> None:
 def test_a_metric_of_validation_is_refused_at_once() -> None:
     with pytest.raises(ConfigurationError, match="'val_auc', a metric of validation"):
         FetchLines(["loss", "val_auc"], 100)
+
+
+@pytest.mark.parametrize("names", [3, [3], None])
+def test_what_is_no_name_of_a_metric_is_refused(names: Any) -> None:
+    with pytest.raises(ConfigurationError, match="fetch takes names of metrics"):
+        FetchLines(names, 100)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
 
 import psnb
 from psnb._src.monitor.charts.plot import plot
+from psnb._src.training.whole_splits import Results
 from psnb._src.utils.text import Named, unknown
 from psnb.errors import ConfigurationError
 
@@ -26,6 +29,31 @@ def test_a_dict_says_what_it_has() -> None:
     with pytest.raises(KeyError, match="auc") as error:
         found["auc"]
     assert error.value.__notes__ == ["there is no metric 'auc'; there are loss"]
+
+
+ROW = psnb.EpochRow(1, {"loss": 0.5}, 100, 10, 1.5)
+RESULTS = Results({"loss": 0.5}, "metric")
+HELD = {
+    "evaluate": RESULTS,
+    "copied": copy.copy(pickle.loads(pickle.dumps(RESULTS))),
+    "its slices": RESULTS.slices,
+    "row": ROW.metrics,
+    "slices of a row": ROW.slices,
+    "slices of a history": psnb.TrainingHistory((ROW,)).slices,
+}
+
+
+@pytest.mark.parametrize("held", HELD.values(), ids=HELD)
+def test_what_training_returns_says_what_it_has(held: Any) -> None:
+    with pytest.raises(KeyError) as error:
+        held["auc"]
+    assert error.value.__notes__[0].startswith("there is no metric")
+
+
+def test_a_copy_of_results_has_their_slices() -> None:
+    results = Results({"loss": 0.5}, "metric")
+    results.slices = {"loss": psnb.metrics.Mean()([1.0], by=[1]).slices}
+    assert copy.copy(pickle.loads(pickle.dumps(results))).slices.keys() == {"loss"}
 
 
 def test_metrics_say_which_there_are() -> None:

@@ -870,7 +870,8 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
             If the coordinator is closed.
         """
         self.pause()
-        self._core.queue.wait_until_nothing_runs(timeout)
+        with self._core.naming_what_runs():
+            self._core.queue.wait_until_nothing_runs(timeout)
 
     def checkpoint(self) -> AnyPath:
         """Save all parameters with the `CheckpointManager` that was made last; see its ``save``.
@@ -1023,11 +1024,12 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         ClusterError
             If it did not leave in a minute.
         """
-        for each in self._core.membership.statistics():
-            if worker in (str(each.name), each.address) and each.state == "ready":
+        ready = [each for each in self._core.membership.statistics() if each.state == "ready"]
+        for each in ready:
+            if worker in (str(each.name), each.address):
                 retire_worker(self.strategy.client, each.address)
                 return
-        raise ConfigurationError(f"there is no worker {worker!r} that is ready")
+        raise ConfigurationError(unknown("ready worker", worker, [each.name for each in ready]))
 
 
 @uninterrupted  # except while it waits; also when the coordinator is collected

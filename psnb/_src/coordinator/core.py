@@ -452,7 +452,8 @@ class CoordinatorCore:
             As for `drain`.
         """
         with uninterrupted, self.queue.barrier():
-            self.queue.wait_until_nothing_runs(timeout)
+            with self.naming_what_runs():
+                self.queue.wait_until_nothing_runs(timeout)
             yield
 
     def save_last(self, then: Callable[[], None]) -> AnyPath:

@@ -148,9 +148,10 @@ class FetchLines:
     """
 
     def __init__(self, names: Iterable[str], every: int) -> None:
-        self._names = [names] if isinstance(names, str) else list(names)
+        several = isinstance(names, Iterable) and not isinstance(names, str)
+        self._names = list(names) if several else [names]
         if not all(isinstance(each, str) for each in self._names):
-            raise ConfigurationError(f"fetch takes names of metrics, found {shown(self._names)}")
+            raise ConfigurationError(f"fetch takes names of metrics, found {shown(names)}")
         if late := [each for each in self._names if each.startswith(VALIDATION)]:
             raise ConfigurationError(
                 f"fetch has {late[0]!r}, a metric of validation, which an epoch has at its end: "
@@ -209,6 +210,6 @@ class FetchLines:
         for name in self._names:
             if name not in values:
                 raise ConfigurationError(
-                    f"fetch: {unknown('metric', name, sorted(values))} psnb.report({name}=...) in "
-                    "the step adds it"
+                    f"fetch takes what the step reports, as by psnb.report({name}=...): "
+                    + unknown("metric", name, sorted(values))
                 )

@@ -21,7 +21,7 @@ from psnb._src.monitor.run_record import RunSettings
 from psnb._src.utils.checks import path_text
 from psnb._src.utils.files import sync
 from psnb._src.utils.sealed_json import FormatError, read_sealed, sealed, typed
-from psnb._src.utils.text import text_table, unknown
+from psnb._src.utils.text import Named, text_table, unknown
 from psnb.errors import CheckpointError, ConfigurationError
 
 HISTORY = ".run.json"
@@ -84,6 +84,10 @@ class EpochRow:
     seconds: float
     slices: Mapping[str, SliceTable] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metrics", Named(self.metrics, "metric"))
+        object.__setattr__(self, "slices", Named(self.slices, "metric by slice"))
+
 
 @dataclass(frozen=True)
 class TrainingHistory:
@@ -124,7 +128,8 @@ class TrainingHistory:
     @property
     def slices(self) -> dict[str, SliceTable]:
         """The values by slice of each metric that has some, in the latest epoch with it."""
-        return {name: table for row in self.rows for name, table in row.slices.items()}
+        found = {name: table for row in self.rows for name, table in row.slices.items()}
+        return Named(found, "metric by slice")
 
     @property
     def names(self) -> list[str]:

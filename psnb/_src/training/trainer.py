@@ -180,7 +180,7 @@ class Trainer(FixedAttributes):
         *,
         fetch: Iterable[str] = (),
         fetch_every: int = 100,
-        callbacks: Iterable[Callback] = (),
+        callbacks: Iterable[Callback] | Callback = (),
         checkpoint: CheckpointManager | None = None,
         save_every: float | str | None = None,
         save_steps: int | None = None,
@@ -214,7 +214,7 @@ class Trainer(FixedAttributes):
             The print period, in batches. The number that is printed is exact; several periods that
             workers report together have one line: of half a second, or of two with hundreds of
             workers.
-        callbacks : iterable of Callback
+        callbacks : iterable of Callback, or Callback
             They are called in this order.
         checkpoint : CheckpointManager, optional
             Saves at the end of each epoch, and when training is stopped; by default the trainer's
@@ -274,7 +274,8 @@ class Trainer(FixedAttributes):
             raise ConfigurationError("files= is empty: give the files of one epoch at least")
         if epochs is None:
             epochs = len(files) if files is not None and not callable(files) else 1
-        all_callbacks = tuple(callbacks)
+        several = isinstance(callbacks, Iterable)
+        all_callbacks = tuple(callbacks) if several else (callbacks,)
         for each in all_callbacks:
             if not isinstance(each, Callback):
                 raise ConfigurationError(

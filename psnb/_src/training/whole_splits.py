@@ -27,6 +27,7 @@ from psnb._src.training.prediction_files import PredictionFiles
 from psnb._src.training.reported import Reported, Sum
 from psnb._src.utils.arrays import concatenated
 from psnb._src.utils.ownership import owned
+from psnb._src.utils.text import Named
 from psnb._src.worker.context import entered, worker_context
 from psnb._src.worker.reports import ReportedStates
 from psnb._src.worker.taken import taken_in_vain
@@ -144,7 +145,7 @@ class Evaluation:
         return (SplitFigures(counted.rows, reported) if counted.rows else None), partitions
 
 
-class Results(dict[str, float]):
+class Results(Named[float]):
     """The metrics of an evaluation: their values by name.
 
     Attributes
@@ -153,7 +154,7 @@ class Results(dict[str, float]):
         The values by slice of metrics that were called with ``by``.
     """
 
-    slices: Mapping[str, SliceTable] = {}
+    slices: Mapping[str, SliceTable] = Named({}, "metric by slice")
 
 
 def merged_figures(parts: Iterable[SplitFigures | None]) -> Results:
@@ -171,8 +172,8 @@ def merged_figures(parts: Iterable[SplitFigures | None]) -> Results:
     for _, one in reversed(merged):
         whole = whole.and_(one)
     warn_of_samples(whole.states)
-    results = Results(whole.results() | {EXAMPLES: rows})
-    results.slices = whole.states.slices()
+    results = Results(whole.results() | {EXAMPLES: rows}, "metric")
+    results.slices = Named(whole.states.slices(), "metric by slice")
     return results
 
 

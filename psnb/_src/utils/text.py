@@ -209,7 +209,9 @@ class Named(dict[str, V]):
     """
 
     # By a mapping alone, too: libraries make another one of a batch's class, as of any dict's.
-    def __init__(self, named: Mapping[str, V] | Iterable[tuple[str, V]], what: str = "key") -> None:
+    def __init__(
+        self, named: Mapping[str, V] | Iterable[tuple[str, V]] = (), what: str = "key"
+    ) -> None:
         super().__init__(named)
         self._what = what
 
@@ -219,4 +221,4 @@ class Named(dict[str, V]):
         raise error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (dict(self), self._what)
+        return type(self), (dict(self), self._what), vars(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +165,25 @@ def test_an_interrupt_in_the_middle_of_it_leaves_nothing_for_join_to_wait_for(
         remote.cancel()
     coordinator.join(DEADLINE)
     assert remote.status is ClosureStatus.CANCELLED
+
+
+def test_whatever_waits_for_a_closure_that_never_ends_says_what_gives_it_up(
+    coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    remote = coordinator.schedule(wait_for_cancellation, (tmp_path / "began",), worker=0)
+    # A worker says after half a second what it does.
+    wait_until(lambda: any(each.activity for each in coordinator.statistics().workers))
+    waits: list[Callable[[], object]] = [
+        lambda: coordinator.join(0.1),
+        lambda: coordinator.mark(timeout=0.1),
+        lambda: coordinator.drain(0.1),
+        lambda: remote.fetch(0.1),
+        lambda: list(psnb.as_completed([remote], timeout=0.1)),
+    ]
+    for wait in waits:
+        with pytest.raises(TimeoutError) as error:
+            wait()
+        said = "".join([str(error.value), *getattr(error.value, "__notes__", ())])
+        assert "remote.cancel()" in said
+    coordinator.resume()
+    assert remote.cancel()

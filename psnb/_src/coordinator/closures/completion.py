@@ -80,7 +80,7 @@ def _iterate(
                 if left <= _LOOK_AGAIN:
                     raise timed_out(
                         f"after {timeout} s {len(pending)} of {len(remotes)} closures have not "
-                        "ended; they go on"
+                        "ended; they go on; remote.cancel() gives one up"
                     ) from None
                 continue
             del pending[remote]

@@ -267,7 +267,8 @@ class RemoteValue(InputReference, SaysWhatToUse):
             if found is None:
                 has = "had its effect" if self.done() else "ended"
                 raise timed_out(
-                    f"the closure has not {has} within {timeout} s; it is {self._status.value}"
+                    f"the closure has not {has} within {timeout} s; it is {self._status.value}; "
+                    "remote.cancel() gives up one that does not end by itself"
                 )
             if found[0]:
                 raise ServerUnresponsiveError(found[0])
