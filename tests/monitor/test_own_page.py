@@ -192,12 +192,16 @@ def test_a_slider_goes_back_if_its_rate_was_refused(make: Make) -> None:
 
 
 @pytest.mark.parametrize("rate", [0.0, float("nan")])
-def test_a_rate_that_no_logarithm_has_leaves_its_slider_where_it_is(
-    make: Make, rate: float
-) -> None:
+def test_a_slider_shows_in_words_a_rate_that_no_logarithm_has(make: Make, rate: float) -> None:
     viewed = FakeViewed()
     viewed.rates = {"users": OptimizerState("Adagrad", rate)}
-    assert make(viewed).rates["users"].value == 1.0
+    widgets = make(viewed, 0.001)
+    slider = widgets.rates["users"]
+    assert (slider.description, slider.readout) == (f"users: {rate:g}", False)
+    texts: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    slider.observe(lambda change: texts.put(change["new"]), "readout")
+    viewed.rates = {"users": OptimizerState("Adagrad", 0.25)}  # as when it has warmed up
+    assert texts.get(timeout=DEADLINE) is True
 
 
 def test_traits_and_widgets_are_linked_and_arranged_as_others_are(make: Make) -> None:

@@ -33,6 +33,7 @@ from psnb._src.monitor.protocol import (
 )
 from psnb._src.monitor.publisher import INTERVAL, Publisher
 from psnb._src.monitor.viewed import Viewed
+from psnb._src.utils.text import Named
 
 _log = logging.getLogger("psnb")
 
@@ -105,7 +106,7 @@ class CoordinatorWidgets(traitlets.HasTraits):
         self.buttons = {name: self._button(name, label) for name, label in LABELS.items()}
         self.progress = ipywidgets.FloatProgress(min=0.0, max=1.0)
         self.message = ipywidgets.Label()
-        self.rates: dict[str, ipywidgets.FloatLogSlider] = {}
+        self.rates = Named[ipywidgets.FloatLogSlider]({}, "slider")
         # Of each thread: ``name``, the parameter whose slider it moves, which is no page's wish.
         self._moves = threading.local()
         self.sliders = ipywidgets.VBox()
@@ -203,13 +204,19 @@ class CoordinatorWidgets(traitlets.HasTraits):
         for parameter, rate in rates.items():
             if parameter not in self.rates:
                 self.rates[parameter] = self._slider(parameter, rate)
+                self._move(parameter)
             elif rate != before.get(parameter):  # else it may be older than a move
                 self._move(parameter)
         self.sliders.children = [*self.rates.values()]
 
     def _move(self, parameter: str) -> None:
         slider, rate = self.rates[parameter], self.learning_rates[parameter]
-        if not 0 < rate < math.inf:
+        has_place = (
+            0 < rate < math.inf
+        )  # 0 has none on an axis of logarithms: a warm-up begins there
+        slider.readout = has_place
+        slider.description = parameter if has_place else f"{parameter}: {rate:g}"
+        if not has_place:
             return
         exponent = math.log10(rate)
         self._moves.name = parameter
