@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -196,3 +197,30 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
             psnb.compare(*given, **more)
     with pytest.raises(CheckpointError, match="there is no run in"):
         psnb.compare(tmp_path)
+
+
+def test_the_path_of_one_run_is_that_run(tmp_path: Path) -> None:
+    saved = save(tmp_path, record("a", [3.0]))
+    history = psnb.TrainingHistory((row(1, loss=0.5),)).save(tmp_path / "monday.run.json")
+    assert [run.path for run in psnb.runs(saved)] == [saved]
+    assert [run.name for run in psnb.runs(history)] == ["monday"]
+
+
+def test_a_pipe_with_the_name_of_a_history_is_no_history(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.run.json")  # to read one that nobody writes would take for ever
+    found = psnb.runs(tmp_path)
+    assert (len(found), len(found.wrong)) == (0, 1)
+
+
+def test_parts_and_lists_of_runs_are_compared_as_they_are(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        psnb.TrainingHistory((row(1, loss=0.5),)).save(tmp_path / f"{name}.run.json")
+    found = psnb.runs(tmp_path)
+    for given in (found[:2], [*found[:2]], [[found[0]], found[1]]):
+        (axes,) = psnb.compare(given).axes
+        assert len(axes.get_legend().get_texts()) == 2
+
+
+def test_metrics_that_are_no_names_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="no metric 3; there are loss"):
+        psnb.compare(psnb.TrainingHistory((row(1, loss=0.5),)), metrics=3)  # type: ignore[arg-type]

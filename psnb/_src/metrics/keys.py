@@ -19,6 +19,8 @@ from psnb.errors import ConfigurationError
 LONGEST = 200
 """Bytes of a text that names a slice."""
 
+_FEW = "of numbers make few, as np.digitize(column, edges) does; ids are read as integers"
+
 Key = int | bool | str
 
 _BOOL = np.uint64(0xB001_C0DE_5A1D_7E57)
@@ -116,11 +118,12 @@ class KeyColumn:
                 raise self._missing(int(np.isnan(array).argmax()))
             if array.dtype.kind in "fcmM":
                 raise ConfigurationError(
-                    f"{self._what} must be integers, bools or texts, found {array.dtype}: of "
-                    "numbers make few, for example np.digitize(column, edges)"
+                    f"{self._what} must be integers, bools or texts, found {array.dtype}: {_FEW}"
                 )
             # NumPy's own texts would cut zeros at their ends.
             return self._of_objects(np.asarray(plain, object))
+        except ConfigurationError:
+            raise
         except (TypeError, ValueError, OverflowError) as error:
             raise ConfigurationError(
                 f"{self._what} is not an array: {truncate(str(error), ARGUMENT)}"
@@ -142,7 +145,7 @@ class KeyColumn:
         names = sorted(each.__name__ for each in kinds)
         raise ConfigurationError(
             f"{self._what} must be integers, bools or texts, all of one type; found "
-            f"{truncate(', '.join(names), ARGUMENT)}"
+            f"{truncate(', '.join(names), ARGUMENT)}{f': {_FEW}' * (float in kinds)}"
         )
 
     def _ranks(self) -> np.ndarray:

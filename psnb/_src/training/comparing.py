@@ -15,7 +15,7 @@ from psnb._src.monitor.charts.curves import Curves
 from psnb._src.monitor.history import NO_METRICS
 from psnb._src.monitor.run_record import settings_of
 from psnb._src.training.history import TrainingHistory
-from psnb._src.training.runs import Run, Runs, run_of_history, runs_at
+from psnb._src.training.runs import Run, run_of_history, runs_at
 from psnb._src.training.trainer import Trainer
 from psnb._src.utils.checks import choice, path_text
 from psnb._src.utils.paths import as_path
@@ -31,7 +31,9 @@ _AXES = {
     "time": "seconds since the first value",
 }
 
-Comparable = Run | Runs | ClusterCoordinator | Trainer | TrainingHistory | str | PathLike[str]
+Comparable = (
+    Run | Sequence[Run] | ClusterCoordinator | Trainer | TrainingHistory | str | PathLike[str]
+)
 """What `compare` takes."""
 
 
@@ -45,7 +47,7 @@ def compare(
 
     Parameters
     ----------
-    *runs : Run, Runs, ClusterCoordinator, Trainer, TrainingHistory, str or os.PathLike
+    *runs : Run, sequence of Run, ClusterCoordinator, Trainer, TrainingHistory, str or os.PathLike
         What to compare: runs that `runs` has found, or paths (of a folder of runs, a checkpoint, or
         a saved history). Of a coordinator, or the coordinator of a trainer, the curves until now;
         of a history one point an epoch, with its batches as steps.
@@ -87,7 +89,8 @@ def compare(
     if not found:
         raise ConfigurationError("compare takes runs: psnb.compare(*psnb.runs(folder))")
     known = dict.fromkeys(n for run in found for n in run.curves.named if n not in NO_METRICS)
-    wanted = [metrics] if isinstance(metrics, str) else [*(known if metrics is None else metrics)]
+    several = isinstance(metrics, Sequence) and not isinstance(metrics, str)
+    wanted: list[Any] = [*known] if metrics is None else [*metrics] if several else [metrics]
     for name in wanted:
         if name not in known:
             raise ConfigurationError(unknown("metric", name, known))
@@ -108,8 +111,8 @@ def _runs_of(given: Any) -> Sequence[Run]:
     match given:
         case Run():
             return [given]
-        case Runs():
-            return given
+        case tuple() | list():
+            return [run for each in given for run in _runs_of(each)]
         case ClusterCoordinator():
             return [_live(given)]
         case Trainer():

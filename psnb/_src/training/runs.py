@@ -142,6 +142,8 @@ class Runs(tuple[Run, ...]):
 def runs(folder: str | PathLike[str]) -> Runs:
     """List the runs that checkpoint managers and saved histories have left in a folder.
 
+    Of the path of one checkpoint, or of one saved history, it is that run.
+
     Looked at are the folder, and those in it three levels deep: the checkpoints of a
     `CheckpointManager`, of which each run's newest counts, and, on this machine's disks, files of
     `TrainingHistory.save`.
@@ -172,9 +174,7 @@ def runs(folder: str | PathLike[str]) -> Runs:
     >>> [(run.name, run.metrics["loss"].last) for run in psnb.runs(folder)]
     [('monday', 0.5)]
     """
-    listing = _Listing()
-    listing.walk(as_path(path_text("psnb.runs: folder", folder)))
-    return listing.runs()
+    return _listed(as_path(path_text("psnb.runs: folder", folder)))
 
 
 def runs_at(path: AnyPath) -> Runs:
@@ -185,15 +185,19 @@ def runs_at(path: AnyPath) -> Runs:
     CheckpointError
         If there is none that can be read.
     """
-    listing = _Listing()
-    if _is_history(path) or number_of(path.name) is not None:
-        listing.add(path)
-    else:
-        listing.walk(path)
-    found = listing.runs()
+    found = _listed(path)
     if not found:
         raise CheckpointError("\n".join([f"there is no run in {str(path)!r}", *found.wrong]))
     return found
+
+
+def _listed(path: AnyPath) -> Runs:
+    listing = _Listing()
+    if (_is_history(path) and not _is_folder(path)) or number_of(path.name) is not None:
+        listing.add(path)
+    else:
+        listing.walk(path)
+    return listing.runs()
 
 
 class _Listing:

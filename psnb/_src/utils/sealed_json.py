@@ -47,7 +47,10 @@ def read_sealed(file: Path, form: int) -> dict[str, Any]:
     OSError, ValueError, RecursionError
         If it is not there, is damaged, or has another format.
     """
-    with open(file, "rb") as opened:
+    # A pipe of that name would never be read to its end; links are followed.
+    with open(
+        file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)
+    ) as opened:
         if os.fstat(opened.fileno()).st_size > MOST_BYTES:
             raise ValueError(f"its manifest has more than {MOST_BYTES} bytes")
         data = opened.read()
