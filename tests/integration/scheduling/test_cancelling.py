@@ -172,7 +172,7 @@ def test_whatever_waits_for_a_closure_that_never_ends_says_what_gives_it_up(
 ) -> None:
     remote = coordinator.schedule(wait_for_cancellation, (tmp_path / "began",), worker=0)
     # A worker says after half a second what it does.
-    wait_until(lambda: any(each.activity for each in coordinator.statistics().workers))
+    wait_until(lambda: any(w.activity for w in coordinator.statistics().workers), "activity")
     waits: list[Callable[[], object]] = [
         lambda: coordinator.join(0.1),
         lambda: coordinator.mark(timeout=0.1),
