@@ -149,7 +149,7 @@ class FetchLines:
 
     def __init__(self, names: Iterable[str], every: int) -> None:
         several = isinstance(names, Iterable) and not isinstance(names, str)
-        self._names = list(names) if several else [names]
+        self._names: list[Any] = list(names) if several else [names]
         if not all(isinstance(each, str) for each in self._names):
             raise ConfigurationError(f"fetch takes names of metrics, found {shown(names)}")
         if late := [each for each in self._names if each.startswith(VALIDATION)]:

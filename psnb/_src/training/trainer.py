@@ -274,8 +274,7 @@ class Trainer(FixedAttributes):
             raise ConfigurationError("files= is empty: give the files of one epoch at least")
         if epochs is None:
             epochs = len(files) if files is not None and not callable(files) else 1
-        several = isinstance(callbacks, Iterable)
-        all_callbacks = tuple(callbacks) if several else (callbacks,)
+        all_callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
         for each in all_callbacks:
             if not isinstance(each, Callback):
                 raise ConfigurationError(

@@ -8,7 +8,7 @@ values. So each door that takes ids takes them with `integers_of`, and no other 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,8 +77,10 @@ def _array(value: Any, what: str) -> np.ndarray:
         return np.asarray(untracked(value))
     except (TypeError, ValueError, OverflowError) as error:
         bags = "; of bags take .values, and .offsets in lookup_bags" * hasattr(value, "offsets")
+        lists = "; of lists that differ in length, psnb.data.Ragged.from_rows makes bags"
         raise InvalidArrayError(
-            f"{what} are not an array: {truncate(str(error), ARGUMENT)}{bags}"
+            f"{what} are not an array: {truncate(str(error), ARGUMENT)}"
+            f"{bags or lists * isinstance(value, list)}"
         ) from error
 
 
@@ -126,6 +128,15 @@ def found_in(array: np.ndarray) -> str:
             "alone: convert the column where it is read"
         )
     return f"dtype {array.dtype}"
+
+
+def frame_text(value: Any) -> str:
+    """Return what to give in place of a data frame, which is no dict; empty for anything else."""
+    if isinstance(value, Mapping) or not hasattr(value, "columns") or not hasattr(value, "shape"):
+        return ""
+    # polars and Arrow have no dicts of columns by that name.
+    way = "dict(frame)" if hasattr(value, "iloc") else "psnb.data.Dataset.from_table(frame)"
+    return f"a batch is a dict of columns, which {way} makes of a frame"
 
 
 def bits_of(array: np.ndarray) -> np.ndarray:

@@ -183,7 +183,10 @@ def test_what_fails_leaves_no_file(
         ("in.csv", f"x.0,x.1,x.2,ads.0,ads.1\n1,2,3,4,{2**64}\n", "does not fit 64 bits"),
         ("in.jsonl", '{"x": [1, 2, 3]}\n', "'ads'"),
         ("in.jsonl", '{"x": [1, 2, 3], "ads": [1, 0.5]}\n', "expected integers"),
-        ("in.jsonl", '{"x": [1, null, 3], "ads": [1, 2]}\n', "numbers of float32"),
+        ("in.jsonl", '{"x": [1, "no", 3], "ads": [1, 2]}\n', "numbers of float32"),
+        ("in.jsonl", '{"x": [1, 2, 3], "ads": [1, null]}\n', "missing values"),
+        ("in.csv", "x.0,x.1,x.2,ads.0,ads.1\n1,2,3,4,\n", "'' is not an integer: fill it"),
+        ("in.csv", "x.0,x.1,x.2,ads.0,ads.1\n1,2,3,4,5e1\n", "without a point or an exponent"),
         ("in.jsonl", '{"x": [1, 2, 3], "ads": [1]}\n', "expected 2 numbers in each row, found 1"),
     ],
 )
@@ -198,6 +201,21 @@ def test_files_that_do_not_fit_are_reported(
     (tmp_path / name).write_text(content)
     assert main(["predict", str(model), str(tmp_path / name)]) == 1
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("in.csv", "x.0,x.1,x.2,ads.0,ads.1\n1,,3,4,5\n"),
+        ("in.jsonl", '{"x": [1, null, 3], "ads": [4, 5]}\n'),
+    ],
+)
+def test_a_missing_float_is_nan_in_each_format(
+    model: Path, tmp_path: Path, name: str, content: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    (batch,) = batches(psnb.load_model(model).feeds, [str(tmp_path / name)], 2)
+    np.testing.assert_array_equal(batch["x"], [[1, np.nan, 3]])
 
 
 def test_bags_do_not_fit_csv(

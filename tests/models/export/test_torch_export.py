@@ -8,6 +8,7 @@ from traceback import format_exception
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -168,6 +169,12 @@ def test_a_field_that_forward_does_not_take_is_named(tmp_path: Path) -> None:
         ),
         (plain, None, "needs example="),
         (plain, (1, 2, 3), "does not fit forward"),
+        (plain, pd.DataFrame({"ids": [1]}), r"which dict\(frame\) makes of a frame"),
+        (
+            lambda self, batch: self.linear(self.table(batch["ids"]).reshape(-1, 4)),
+            {"ids": np.ones((2, 2), np.float32)},
+            r"the ids of '.*' are of torch.float32: give integers",
+        ),
         (
             lambda self, batch: self.linear(self.table(batch["ids"])[:3].reshape(3, -1)[:, :4]),
             {"ids": np.ones((3, 2), int)},
@@ -180,6 +187,8 @@ def test_a_field_that_forward_does_not_take_is_named(tmp_path: Path) -> None:
         "an own operator",
         "no example",
         "arguments",
+        "a frame",
+        "ids that are none",
         "one size",
     ],
 )

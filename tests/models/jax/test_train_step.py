@@ -8,6 +8,8 @@ import cloudpickle
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 
 import psnb.jax
@@ -314,3 +316,35 @@ def test_a_batch_in_place_of_an_iterator_is_refused() -> None:
         match=r"takes an iterator of batches, found dict: schedule\(step, \(iter\(\[batch\]\),\)\)",
     ):
         step({"x": np.ones(2)})  # type: ignore[arg-type]
+
+
+Y = [1.0, -1.0, 0.5]
+WRONG = {
+    "a frame": (lambda: pd.DataFrame({"y": Y}), r"which dict\(frame\) makes of a frame"),
+    "a frame of polars": (lambda: pl.DataFrame({"y": Y}), "Dataset.from_table"),
+    "texts": (lambda: {"y": ["a", "b", "c"]}, r"batch\['y'\] .*psnb.hash_ids makes ids of it"),
+    "missing": (lambda: {"y": [1.0, None, 2.0]}, r"batch\['y'\] .*missing values"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_batch_that_a_program_cannot_take_is_refused_with_what_to_do(kind: str) -> None:
+    make, problem = WRONG[kind]
+    step = psnb.jax.step(lambda p, rows, batch: (batch["y"] ** 2).mean(), params=Model().params)
+    with pytest.raises(ConfigurationError, match=problem):
+        step(iter([make()]))
+
+
+def test_a_list_of_numbers_is_a_column() -> None:
+    step = psnb.jax.step(lambda p, rows, batch: (batch["y"] ** 2).mean(), params=Model().params)
+    assert step(iter([{"y": Y}])) == pytest.approx(0.75)
+
+
+def test_a_list_of_arrays_stays_a_tree() -> None:
+    step = psnb.jax.step(lambda p, rows, batch: sum(e.sum() for e in batch), params=Model().params)
+    assert step(iter([[np.ones(2), np.ones(3)]])) == 5
+
+
+def test_tables_that_are_no_dict_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="tables must be a dict, from features"):
+        psnb.jax.step(squares, tables=[Model().ads])  # type: ignore[arg-type]

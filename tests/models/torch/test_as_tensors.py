@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 import psnb.torch
 from psnb.data import Dataset, Ragged
+from psnb.errors import ConfigurationError
 
 
 @dataclass
@@ -69,3 +71,12 @@ def test_what_a_dataset_yields_is_not_copied() -> None:
     found = psnb.torch.as_torch(batch)
     assert found["x"].data_ptr() == batch["x"].ctypes.data
     assert found["name"] is batch["name"]
+
+
+def test_columns_of_frames_become_tensors_and_a_frame_is_no_batch() -> None:
+    frame = pd.DataFrame({"user": [1, 2], "price": [0.5, 1.5], "city": ["Rome", "Oslo"]})
+    found = psnb.torch.as_torch(dict(frame))
+    assert (found["user"].tolist(), found["price"].tolist()) == ([1, 2], [0.5, 1.5])
+    assert found["city"].tolist() == ["Rome", "Oslo"]
+    with pytest.raises(ConfigurationError, match=r"which dict\(frame\) makes of a frame"):
+        psnb.torch.as_torch(frame)

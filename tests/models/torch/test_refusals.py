@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 import psnb.torch
 from psnb._src.protocol.errors import pack_error, unpack_error
+from psnb._src.server.optimizers import SGD
 from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
+from tests.models.placing import InProcessStrategy
 from tests.models.torch.wide_deep import (
     IDS,
     OFFSETS,
@@ -336,3 +338,14 @@ def test_gradients_of_values_that_were_not_fetched_in_the_step_are_refused() -> 
         model.step(),
     ):
         module.score(torch.ones(3, 2)).backward()
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [([3, 1], "are no tensor: .* torch.as_tensor of lists"), (["Rome"], "psnb.hash_ids")],
+)
+def test_lists_are_no_ids(ids: Any, message: str) -> None:
+    module = nn.Sequential(psnb.torch.Embedding(2))
+    model = psnb.torch.distribute(module, InProcessStrategy(), sparse=SGD(1.0))
+    with pytest.raises(InvalidArrayError, match=message), model.step():
+        model(ids)

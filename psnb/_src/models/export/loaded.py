@@ -34,6 +34,7 @@ from psnb._src.models.export.manifest import (
 from psnb._src.models.export.model_state import ModelState, ModelVersion, following, newer_state
 from psnb._src.models.export.nested import nested
 from psnb._src.models.export.tables import StoredRows, StoredTable, check_index, mapped, place_dtype
+from psnb._src.utils.arrays import frame_text
 from psnb._src.utils.checks import integer, path_text, period
 from psnb._src.utils.interrupts import Lock
 from psnb._src.utils.paths import AnyPath, as_path
@@ -322,7 +323,8 @@ class LoadedModel:
         if len(names) == 1:
             return [batch]
         raise ConfigurationError(
-            f"a batch is a mapping with {names}, or as many arrays in this order; found "
+            frame_text(batch)
+            or f"a batch is a mapping with {names}, or as many arrays in this order; found "
             f"{type(batch).__name__}"
         )
 

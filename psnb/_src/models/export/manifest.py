@@ -32,7 +32,7 @@ from psnb._src.models.export.tables import STORED, ExportedTable
 from psnb._src.server.tables.admission import ADMISSIONS
 from psnb._src.server.tables.initializers import INITIALIZERS
 from psnb._src.transport.half_width import BFLOAT16, HALF_WIDTH
-from psnb._src.utils.arrays import array_of, integers_of
+from psnb._src.utils.arrays import array_of, found_in, integers_of
 from psnb._src.utils.config import from_config
 from psnb._src.utils.files import checksum
 from psnb._src.utils.mapped_arrays import DTYPES
@@ -141,7 +141,7 @@ class ModelFeed(Struct, frozen=True, forbid_unknown_fields=True):
                 if low < limits.min or high > limits.max:
                     raise self._wrong(f"numbers that fit {wanted}", f"{low} to {high}")
         elif kinds[1] != "f" or kinds[0] not in "iufb":
-            raise self._wrong(f"numbers of {wanted}", str(array.dtype))
+            raise self._wrong(f"numbers of {wanted}", found_in(array))
         return array.astype(wanted)
 
     def _shown(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,8 @@ from psnb._src.utils.text import shown, truncate
 from psnb.errors import ConfigurationError, DatasetError, ExportError
 
 _READS = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".jsonl": "jsonl"}
+_FLOAT = re.compile(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*", re.ASCII | re.IGNORECASE)
+
 _PACKED = {".gz", ".bz2", ".xz", ".zst"}
 
 
@@ -139,6 +142,8 @@ def _parsed(feeds: tuple[ModelFeed, ...], file: str, line: str) -> dict[str, Any
 def _row(feed: ModelFeed, given: Any) -> np.ndarray:
     # In the dtype of the feed: a line alone does not show what numbers others have.
     found = feed.array(given)
+    if found.dtype == object and np.dtype(feed.dtype).kind == "f" and None in found.reshape(-1):
+        found = found.astype(np.float64)  # null is NaN, as in what psnb writes
     found = feed.cast(found) if found.size else found.astype(feed.dtype)
     return found.reshape(-1) if feed.holds == "examples" and found.ndim else found
 
@@ -196,7 +201,12 @@ def _integers(texts: np.ndarray, what: str, before: int) -> np.ndarray:
             numbers.append(int(text))
         except ValueError as error:
             problem = f"{what}, row {row}: {truncate(text)!r} is not an integer"
-            raise DatasetError(f"{problem}: psnb.hash_ids makes ids of texts") from error
+            hint = "psnb.hash_ids makes ids of texts"
+            if not text.strip():
+                hint = "fill it"
+            elif _FLOAT.fullmatch(text):
+                hint = "write it without a point or an exponent"
+            raise DatasetError(f"{problem}: {hint}") from error
     return bits_of(integers_of(numbers, what)).view(np.int64)
 
 

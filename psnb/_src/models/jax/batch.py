@@ -29,7 +29,7 @@ from psnb._src.models.flat_variables import FlatVariables, Members
 from psnb._src.models.jax.row_layout import Ids
 from psnb._src.models.jax.variables import TreeVariables, flat_of
 from psnb._src.protocol.packing import dumps
-from psnb._src.utils.arrays import integers_of
+from psnb._src.utils.arrays import found_in, frame_text, integers_of
 from psnb._src.utils.text import shown, with_article
 from psnb._src.worker.context import current_context
 from psnb.errors import ConfigurationError, InvalidArrayError, SerializationError
@@ -86,6 +86,10 @@ class StayedBehind:
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _refuse
     __array__ = __jax_array__ = __getitem__ = __len__ = __iter__ = __float__ = __bool__ = _refuse
     __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __matmul__ = __rtruediv__ = _refuse
+    __pow__ = __rpow__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __rmatmul__ = _refuse
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __invert__ = __abs__ = __int__ = _refuse
+    __eq__ = __ne__ = __contains__ = __index__ = __lshift__ = __rshift__ = _refuse
+    __hash__ = object.__hash__
 
 
 class BatchForm(NamedTuple):
@@ -111,7 +115,7 @@ class BatchForm(NamedTuple):
 
 def form_of(batch: Any) -> tuple[BatchForm, list[np.ndarray]]:
     """Return the form of a batch and its arrays."""
-    leaves, tree = jax.tree_util.tree_flatten_with_path(batch)
+    leaves, tree = jax.tree_util.tree_flatten_with_path(batch, is_leaf=_is_list)
     arrays: list[np.ndarray] = []
     behind = []
     for at, (path, leaf) in enumerate(leaves):
@@ -123,18 +127,28 @@ def form_of(batch: Any) -> tuple[BatchForm, list[np.ndarray]]:
     return BatchForm(tree, tuple(behind)), arrays
 
 
+def _is_list(node: Any) -> bool:
+    """Return whether something is a column in a list, and no tree of arrays."""
+    first = node
+    while isinstance(first, list) and first:
+        first = first[0]
+    return first is not node and isinstance(first, int | float | str | bytes | np.generic | None)
+
+
 def _array(leaf: Any) -> tuple[str, np.ndarray | None]:
     """Return what a program can take; or why it cannot."""
     if isinstance(leaf, jax.Array):
         return "", leaf  # type: ignore[return-value]  # a program takes it as it is
     if isinstance(leaf, Ragged):
         return "it is Ragged; rows[...] has the rows of its ids, and pad() makes an array", None
+    if why := frame_text(leaf):
+        return why, None
     try:
         array = np.asarray(leaf)
     except ValueError as error:
         return f"it is not an array: {error}", None
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
-        return f"it is of {array.dtype}", None
+        return f"it has {found_in(array)}", None
     if (
         array.dtype.kind in "iu"
         and array.itemsize == 8
@@ -270,6 +284,10 @@ def batch_function(
         raise ConfigurationError(
             "psnb.jax: params must be what psnb.jax.variables(strategy, tree, optimizer) returns, "
             f"found {type(params).__name__}"
+        )
+    if not isinstance(tables, Mapping | None):
+        raise ConfigurationError(
+            f"psnb.jax: tables must be a dict, from features to embeddings; found {shown(tables)}"
         )
     found = dict(tables or {})
     for name, table in found.items():

@@ -107,7 +107,8 @@ def _as_arrays(given: Any) -> Any:
         return tuple(map(_as_arrays, given))
     array = np.asarray(given)
     if array.ndim == 0 or array.dtype == object:
-        found = type(given).__name__ + (f" of {found_in(array)}" if array.ndim else "")
+        single = ", one of a list: give np.asarray(list)"
+        found = type(given).__name__ + (f" of {found_in(array)}" if array.ndim else single)
         raise ConfigurationError(
             f"x must be arrays of numbers or a psnb.data.Dataset, found {found}; "
             "psnb.data.Dataset.from_generator takes what else yields batches"
@@ -231,7 +232,7 @@ def _as(name: str, given: Any, shape: tuple[int | None, ...], dtype: str) -> np.
         )
     array = np.asarray(given)
     if array.dtype.kind not in "biuf":
-        raise ConfigurationError(f"input {name!r} is of {array.dtype}, not of numbers")
+        raise ConfigurationError(f"input {name!r} takes numbers, and found {found_in(array)}")
     if array.ndim == len(shape) - 1 and shape[-1] == 1:
         array = array[..., None]
     elif array.ndim == len(shape) + 1 and array.shape[-1] == 1:

@@ -27,7 +27,8 @@ from psnb._src.models.table_rows import table_source
 from psnb._src.models.torch.module_graph import span_of
 from psnb._src.models.torch.tables import HashedEmbedding, TableWeight
 from psnb._src.models.torch.tensors import TensorBags, as_torch, parts_of, rebuilt
-from psnb.errors import ConfigurationError
+from psnb._src.utils.arrays import frame_text
+from psnb.errors import ConfigurationError, InvalidArrayError
 
 # Stands in a traced graph for the lookup of rows. By its tag, ids that are constants of the module
 # are looked up when the graph runs: of other operators, torch would compute the result now.
@@ -41,6 +42,9 @@ torch.library.define(
 @torch.library.register_fake("psnb::lookup")
 def _(ids: Tensor, table: str, dim: int, double: bool) -> Tensor:
     return ids.new_empty((*ids.shape, dim), dtype=torch.float64 if double else torch.float32)
+
+
+_IDS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 class TracedEmbedding(nn.Module):
@@ -58,6 +62,11 @@ class TracedEmbedding(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return the rows of ids of any shape."""
+        if ids.dtype not in _IDS:
+            raise InvalidArrayError(
+                f"psnb.export: example=: the ids of {self._given[0]!r} are of {ids.dtype}: give "
+                "integers, as in training"
+            )
         found: Tensor = torch.ops.psnb.lookup(ids, *self._given)
         return found
 
@@ -319,6 +328,8 @@ def _bound(signature: inspect.Signature, given: Any) -> inspect.BoundArguments:
     elif isinstance(given, tuple) and not isinstance(given, TensorBags):
         named = [((), parts_of(given) or {}), batch] if _has_names(given) else []
         ways = [*named, (given, {})]
+    if wrong := frame_text(given):
+        raise ConfigurationError(f"psnb.export: example=: {wrong}")
     failures = []
     for args, kwargs in ways:
         try:

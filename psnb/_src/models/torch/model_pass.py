@@ -250,7 +250,10 @@ class ModelPass:
         what = f"the ids for {name!r}"
         arrays = [integers_of(each, what) for each in several]
         if not all(isinstance(each, Tensor) for each in several):
-            raise InvalidArrayError(f"{what} are no tensor: psnb.torch.as_torch makes some")
+            raise InvalidArrayError(
+                f"{what} are no tensor: psnb.torch.as_torch makes some of arrays, and "
+                "torch.as_tensor of lists"
+            )
         try:
             (positions,) = self._rows.locate({self._tables[name]: arrays}).values()
         except IdOutOfRangeError as error:
@@ -267,6 +270,8 @@ class ModelPass:
 
     def look_up(self, name: str, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows of a table, and the positions of ids among them."""
+        if not isinstance(ids, Tensor):
+            self.expect_ids(name, [ids])  # which says what they are
         if ids is self._all_ids.get(name):
             entry: PlannedIds | None = PlannedIds(name, _WHOLE, None)
         else:

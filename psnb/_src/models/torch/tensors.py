@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from psnb._src.data.ragged import Ragged
+from psnb._src.utils.arrays import frame_text
 from psnb._src.utils.text import Named
+from psnb.errors import ConfigurationError
 
 _WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
 """Wider dtypes, in place of those with which torch does next to nothing."""
@@ -50,7 +52,7 @@ def as_torch(element: Any) -> Any:
 
     Parameters
     ----------
-    element : array, Ragged or nested structure of them
+    element : array, column of a frame, Ragged or nested structure of them
         As `psnb.data.Dataset` yields. Its memory becomes the tensors': do not write to them.
 
     Returns
@@ -71,7 +73,9 @@ def as_torch(element: Any) -> Any:
         case Ragged():
             return TensorBags(tensor_of(element.values), tensor_of(element.offsets[:-1]))
     if (parts := parts_of(element)) is None:
-        return element
+        if wrong := frame_text(element):
+            raise ConfigurationError(f"psnb.torch.as_torch: {wrong}")
+        return as_torch(np.asarray(element)) if hasattr(element, "__array__") else element
     return rebuilt(element, {name: as_torch(each) for name, each in parts.items()})
 
 
