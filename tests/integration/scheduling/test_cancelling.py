@@ -18,7 +18,7 @@ from psnb._src.coordinator.coordinator import coordinator_core
 from psnb._src.coordinator.scheduling.doubts import Doubt
 from psnb._src.coordinator.workers.connection import WorkerConnection
 from psnb._src.protocol.messages import ClosureResults, ToNotebook
-from tests.conftest import DEADLINE
+from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import wait_for_file
 
 
