@@ -38,7 +38,11 @@ export function over(runs: readonly Run[], byTime: boolean): Map<string, MetricS
         if (!byTime) return { ...found, name: label };
         const begin = begins[i] ?? 0;
         const times = found.series.times.map((time) => time - begin);
-        return { ...found, name: label, series: Object.assign(new Series(), found.series, { times }) };
+        const rewinds = found.series.rewinds.map(({ step, time, kept }) => {
+          return { step, time: time - begin, kept: kept - begin };
+        });
+        const series = Object.assign(new Series(), found.series, { times, rewinds });
+        return { ...found, name: label, series };
       }),
     ]),
   );

@@ -27,6 +27,7 @@ export interface Update {
   servers?: ServerRow[];
   metrics?: Metric[];
   epochs?: EpochMark[];
+  rewinds?: RewindMark[];
   slices?: Slices[];
   timeline?: Span[];
   failures?: FailureRow[];
@@ -103,6 +104,13 @@ export interface OptimizerRow {
   optimizer: string;
   learning_rate: Num;
   schedule: string;
+}
+
+/** Where parameters went back; the list of them is always whole. */
+export interface RewindMark {
+  step: number;
+  time: number;
+  kept: number;
 }
 
 /** One parameter server; the list of them is always whole. */
@@ -323,7 +331,7 @@ export type FromView = Hello | Command | Attach;
 
 /** JSON schemas of all that a view hears; `$ref` is a name of these. */
 export const SCHEMAS = {
-  Update: {"type": "object", "properties": {"checkpoint": {"$ref": "CheckpointRow"}, "controls": {"type": "object", "additionalProperties": {"type": "string"}}, "coordinator": {"type": "string"}, "depth": {"type": "array", "items": {"type": "array", "prefixItems": [{"type": "number"}, {"type": "integer"}, {"type": "integer"}]}}, "epochs": {"type": "array", "items": {"$ref": "EpochMark"}}, "events": {"type": "array", "items": {"$ref": "EventRow"}}, "failures": {"type": "array", "items": {"$ref": "FailureRow"}}, "full": {"type": "boolean"}, "identity": {"$ref": "Identity"}, "metrics": {"type": "array", "items": {"$ref": "Metric"}}, "notice": {"type": "string"}, "optimizers": {"type": "array", "items": {"$ref": "OptimizerRow"}}, "sequence": {"type": "integer"}, "servers": {"type": "array", "items": {"$ref": "ServerRow"}}, "slices": {"type": "array", "items": {"$ref": "Slices"}}, "starved": {"type": "string"}, "summary": {"$ref": "Summary"}, "tables": {"type": "array", "items": {"type": "string"}}, "timeline": {"type": "array", "items": {"$ref": "Span"}}, "type": {"enum": ["update"]}, "version": {"type": "integer"}, "workers": {"type": "array", "items": {"$ref": "WorkerRow"}}}, "required": ["coordinator", "full", "sequence", "summary", "type", "version"]},
+  Update: {"type": "object", "properties": {"checkpoint": {"$ref": "CheckpointRow"}, "controls": {"type": "object", "additionalProperties": {"type": "string"}}, "coordinator": {"type": "string"}, "depth": {"type": "array", "items": {"type": "array", "prefixItems": [{"type": "number"}, {"type": "integer"}, {"type": "integer"}]}}, "epochs": {"type": "array", "items": {"$ref": "EpochMark"}}, "events": {"type": "array", "items": {"$ref": "EventRow"}}, "failures": {"type": "array", "items": {"$ref": "FailureRow"}}, "full": {"type": "boolean"}, "identity": {"$ref": "Identity"}, "metrics": {"type": "array", "items": {"$ref": "Metric"}}, "notice": {"type": "string"}, "optimizers": {"type": "array", "items": {"$ref": "OptimizerRow"}}, "rewinds": {"type": "array", "items": {"$ref": "RewindMark"}}, "sequence": {"type": "integer"}, "servers": {"type": "array", "items": {"$ref": "ServerRow"}}, "slices": {"type": "array", "items": {"$ref": "Slices"}}, "starved": {"type": "string"}, "summary": {"$ref": "Summary"}, "tables": {"type": "array", "items": {"type": "string"}}, "timeline": {"type": "array", "items": {"$ref": "Span"}}, "type": {"enum": ["update"]}, "version": {"type": "integer"}, "workers": {"type": "array", "items": {"$ref": "WorkerRow"}}}, "required": ["coordinator", "full", "sequence", "summary", "type", "version"]},
   CheckpointRow: {"type": "object", "properties": {"error": {"type": "string"}, "held": {"type": "number"}, "path": {"type": "string"}, "share": {"type": "number"}, "state": {"enum": ["failed", "none", "saved", "saving"]}}, "required": ["error", "held", "path", "share", "state"]},
   EpochMark: {"type": "object", "properties": {"epoch": {"type": "integer"}, "step": {"type": "integer"}, "time": {"type": "number"}}, "required": ["epoch", "step", "time"]},
   EventRow: {"type": "object", "properties": {"kind": {"type": "string"}, "message": {"type": "string"}, "time": {"type": "number"}, "worker": {"type": "string"}}, "required": ["kind", "message", "time", "worker"]},
@@ -331,6 +339,7 @@ export const SCHEMAS = {
   Identity: {"type": "object", "properties": {"cluster": {"type": "string"}, "cluster_id": {"type": "string"}, "cluster_started": {"type": "number"}, "dashboard": {"type": "string"}, "host": {"type": "string"}, "kernel": {"type": "string"}, "name": {"type": "string"}, "process": {"type": "integer"}, "started": {"type": "number"}}, "required": ["cluster", "cluster_id", "cluster_started", "dashboard", "host", "kernel", "name", "process", "started"]},
   Metric: {"type": "object", "properties": {"averages": {"contentEncoding": "base64", "type": "string"}, "count": {"type": "integer"}, "last": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "name": {"type": "string"}, "smoothed": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "start": {"type": "integer"}, "steps": {"contentEncoding": "base64", "type": "string"}, "times": {"contentEncoding": "base64", "type": "string"}, "values": {"contentEncoding": "base64", "type": "string"}}, "required": ["averages", "count", "last", "name", "smoothed", "start", "steps", "times", "values"]},
   OptimizerRow: {"type": "object", "properties": {"learning_rate": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "optimizer": {"type": "string"}, "parameter": {"type": "string"}, "schedule": {"type": "string"}}, "required": ["learning_rate", "optimizer", "parameter", "schedule"]},
+  RewindMark: {"type": "object", "properties": {"kept": {"type": "number"}, "step": {"type": "integer"}, "time": {"type": "number"}}, "required": ["kept", "step", "time"]},
   ServerRow: {"type": "object", "properties": {"address": {"type": "string"}, "bytes": {"type": "integer"}, "cpu": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}, {"type": "null"}]}, "memory": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "memory_limit": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "name": {"type": "string"}, "pulls_per_second": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "pushes_per_second": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "shards": {"type": "integer"}, "staleness": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "state": {"type": "string"}, "tone": {"enum": ["bad", "busy", "good", "quiet", "waiting"]}}, "required": ["address", "bytes", "cpu", "memory", "memory_limit", "name", "pulls_per_second", "pushes_per_second", "shards", "staleness", "state", "tone"]},
   Slices: {"type": "object", "properties": {"count": {"type": "integer"}, "metric": {"type": "string"}, "others": {"anyOf": [{"$ref": "SliceRow"}, {"type": "null"}]}, "rows": {"type": "array", "items": {"$ref": "SliceRow"}}}, "required": ["count", "metric", "others", "rows"]},
   SliceRow: {"type": "object", "properties": {"examples": {"type": "integer"}, "slice": {"type": "string"}, "value": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}}, "required": ["examples", "slice", "value"]},

@@ -68,15 +68,29 @@ test('charts share an axis from the first place of all, or epoch, to the last', 
   const metrics = [metric('loss', { 1: 0.5, 1200: 0.25 }), metric('auc', { 217: 0.5 }), metric('none', {})];
   const epochs = [{ epoch: 3, step: 0, time: 0.5 }, { epoch: 4, step: 600, time: 300 }];
   const places = [{ epoch: 3, place: 0 }, { epoch: 4, place: 600 }];
-  assert.deepEqual(sharedAxis(metrics, epochs, false), { zero: 0, from: 0, to: 1200, epochs: places });
-  assert.deepEqual(sharedAxis(metrics, [], false), { zero: 0, from: 1, to: 1200, epochs: [] });
-  assert.deepEqual(sharedAxis([], [], true), { zero: 0, from: 0, to: 0, epochs: [] });
+  const rewinds: number[] = [];
+  assert.deepEqual(sharedAxis(metrics, epochs, false), { zero: 0, from: 0, to: 1200, epochs: places, rewinds });
+  assert.deepEqual(sharedAxis(metrics, [], false), { zero: 0, from: 1, to: 1200, epochs: [], rewinds });
+  assert.deepEqual(sharedAxis([], [], true), { zero: 0, from: 0, to: 0, epochs: [], rewinds });
+});
+
+test('an axis has the rewinds of all lines in their order, each place once', () => {
+  const metrics = [metric('a', { 1000: 0.5 }), metric('b', { 1000: 0.5 })];
+  const mark = (step: number): { step: number; time: number; kept: number } => ({ step, time: 2 * step, kept: 0 });
+  for (const [i, steps] of [[1300, 1200], [1200]].entries()) {
+    const series = metrics[i]?.series;
+    assert.ok(series);
+    series.rewinds = steps.map(mark);
+  }
+  const axis = { zero: 0, from: 1000, to: 1300, epochs: [], rewinds: [1200, 1300] };
+  assert.deepEqual(sharedAxis(metrics, [], false), axis);
+  assert.deepEqual(sharedAxis(metrics, [], true), { ...axis, zero: 1000, from: 0, to: 1600, rewinds: [1400, 1600] });
 });
 
 test('by time an axis counts from its begin', () => {
   const epochs = [{ epoch: 1, step: 0, time: 995 }];
   const axis = sharedAxis([metric('loss', { 1000: 0.5, 1200: 0.25 })], epochs, true);
-  assert.deepEqual(axis, { zero: 995, from: 0, to: 205, epochs: [{ epoch: 1, place: 0 }] });
+  assert.deepEqual(axis, { zero: 995, from: 0, to: 205, epochs: [{ epoch: 1, place: 0 }], rewinds: [] });
 });
 
 /** The range of values at 1, 2, 3, ... */

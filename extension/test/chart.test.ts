@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { decimate, rewindings, sentence, type Points } from '../src/dashboard/chart';
+import { aligned, columns, decimate, drawnPoints, rewindings, sentence, type Points } from '../src/dashboard/chart';
 import { metric } from './fakes';
 
 function decimated(values: number[], wanted: number, positive = false): Points {
@@ -61,9 +61,41 @@ test('a line without a value says nothing', () => {
   assert.equal(sentence(metric('loss', { 1: NaN }), 0, false), '');
 });
 
-test('a rewind is said, and where it was; epochs are not', () => {
-  const epochs = [0, 1200, 1300].map((place, i) => ({ epoch: Number(!i), place }));
-  assert.equal(rewindings(epochs, false), 'rewound at step 1,200; 1,300');
-  assert.equal(rewindings(epochs, true), 'rewound after 20:00 min; 21:40 min');
-  assert.equal(rewindings(epochs.slice(0, 1), false), '');
+test('a rewind is said, and where it was', () => {
+  assert.equal(rewindings([1200, 1300], false), 'rewound at step 1,200; 1,300');
+  assert.equal(rewindings([1200, 1300], true), 'rewound after 20:00 min; 21:40 min');
+  assert.equal(rewindings([], false), '');
+});
+
+test('abandoned branches have columns of their own, and no line joins two of them', () => {
+  const { series } = metric('loss', { 1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6 });
+  series.rewinds = [
+    { step: 4, time: 4, kept: 2 },
+    { step: 5, time: 5, kept: 4 },
+  ];
+  const { x, raw, kinds } = drawnPoints(series, false, 100, false);
+  assert.deepEqual(x, [1, 2, 3, 4, 5, 6]);
+  assert.deepEqual(columns(raw, kinds, 3), [
+    [1, 2, null, null, null, 6],
+    [null, null, null, null, 5, null],
+    [null, 2, 3, 4, null, null], // From where it leaves the line.
+  ]);
+});
+
+test('a gap of a line with few points stays one beside a line with many', () => {
+  const few: [number[], (number | null)[]] = [[2, 4, 6], [1, null, 3]];
+  const many: [number[], (number | null)[]] = [[1, 2, 3, 4, 5, 6, 7], [1, 1, 1, 1, 1, 1, 1]];
+  // Undefined is what a line goes across.
+  assert.deepEqual(aligned([few, many])[1], [undefined, 1, null, null, null, 3, undefined]);
+});
+
+test('each branch of a long series has points, and all together about as many as wanted', () => {
+  const { series } = metric('loss', Object.fromEntries(WAVE.map((value, i) => [i + 1, value])));
+  series.rewinds = [
+    { step: 9000, time: 9000, kept: 100 },
+    { step: 9003, time: 9003, kept: 9000 },
+  ];
+  const { x } = drawnPoints(series, false, 500, false);
+  assert.ok(x.length >= 250 && x.length <= 520, String(x.length));
+  for (const place of [1, 100, 101, 9000, 9001, 9003, 9004, 10_000]) assert.ok(x.includes(place), String(place));
 });

@@ -35,3 +35,15 @@ test('by time runs begin together, and what is kept of them does not change', ()
   assert.equal(begins('auc')[0], 5);
   assert.equal(runs[0]?.metrics.get('loss')?.series.times[0], 100);
 });
+
+test('each run has its own rewinds, by time from its begin', () => {
+  const rewound = metric('loss', 900);
+  rewound.series.rewinds = [{ step: 1, time: 901, kept: 900 }];
+  const found = [...runs.slice(0, 1), { name: 'b', metrics: new Map([['loss', rewound]]) }];
+  for (const byTime of [false, true]) {
+    const abandoned = over(found, byTime)
+      .get('loss')
+      ?.map(({ series }) => series.parts().map((part) => part.abandoned));
+    assert.deepEqual(abandoned, [[false], [false, true]]);
+  }
+});

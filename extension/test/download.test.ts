@@ -17,10 +17,20 @@ function metric(name: string, values: number[]): MetricState {
 test('a table has a line for each point that there is', () => {
   const text = csv([metric('loss', [0.5, NaN]), metric('a "b", c', [1])]);
   assert.deepEqual(text.split('\n'), [
-    'metric,step,time,value,smoothed',
-    'loss,1,100,0.5,0.5',
-    'loss,2,101,NaN,NaN',
-    '"a ""b"", c",1,100,1,1',
+    'metric,step,time,value,smoothed,branch,abandoned',
+    'loss,1,100,0.5,0.5,0,0',
+    'loss,2,101,NaN,NaN,0,0',
+    '"a ""b"", c",1,100,1,1,0,0',
     '',
+  ]);
+});
+
+test('a table says of which branch a point is, and whether that was abandoned', () => {
+  const loss = metric('loss', [3, 2, 1]);
+  loss.series.rewinds = [{ step: 2, time: 101, kept: 100 }];
+  assert.deepEqual(csv([loss]).split('\n').slice(1, 4), [
+    'loss,1,100,3,3,0,0',
+    'loss,2,101,2,2,0,1',
+    'loss,3,102,1,1,1,0',
   ]);
 });

@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import type uPlot from 'uplot';
 import { drawEpochs } from '../src/dashboard/marks';
 
-/** What is written above a chart of 300 pixels, whose letters have 6 each, and where. */
+/** What is written above a chart of 300 pixels, whose letters have 6 each, and where; 0 is a rewind. */
 function written(...epochs: [epoch: number, place: number][]): [string, number][] {
   const found: [string, number][] = [];
   const ignore = (): void => undefined;
@@ -21,7 +21,10 @@ function written(...epochs: [epoch: number, place: number][]): [string, number][
   const bbox = { left: 0, top: 20, width: 300, height: 100 };
   const chart = { ctx, bbox, valToPos: (place: number) => place } as unknown as uPlot;
   Object.assign(globalThis, { devicePixelRatio: 1 });
-  const marks = epochs.map(([epoch, place]) => ({ epoch, place }));
+  const marks = {
+    epochs: epochs.filter(([epoch]) => epoch).map(([epoch, place]) => ({ epoch, place })),
+    rewinds: epochs.filter(([epoch]) => !epoch).map(([, place]) => place),
+  };
   drawEpochs(chart, marks, 'black', '11px sans-serif');
   return found.sort((a, b) => a[1] - b[1]);
 }

@@ -72,6 +72,31 @@ test('a full update replaces all that there was', () => {
   assert.deepEqual(state.failures, []);
 });
 
+test('all series have the rewinds, and are drawn again when there are others', () => {
+  const { store } = start();
+  const loss = shown(store).metrics.get('loss');
+  assert.ok(loss);
+  const { revision } = loss;
+  assert.deepEqual(loss.series.rewinds, FULL.rewinds);
+  store.accept(next({ rewinds: [] }));
+  assert.deepEqual(loss.series.rewinds, []);
+  assert.equal(loss.revision, revision + 1);
+});
+
+test('a series has a part for what was kept, and one for what was abandoned', () => {
+  const series = new Series();
+  series.times.set([1, 2, 3, 4, 5]);
+  series.length = 5;
+  const parts = (...rewinds: [time: number, kept: number][]): unknown => {
+    series.rewinds = rewinds.map(([time, kept]) => ({ step: 0, time, kept }));
+    return series.parts().map(({ from, to, branch, abandoned }) => [from, to, branch, abandoned]);
+  };
+  assert.deepEqual(parts(), [[0, 5, 0, false]]);
+  assert.deepEqual(parts([4, 2]), [[0, 2, 0, false], [2, 4, 0, true], [4, 5, 1, false]]);
+  assert.deepEqual(parts([2, 0], [5, 4.5]), [[0, 2, 0, true], [2, 4, 1, false], [4, 5, 1, true]]);
+  assert.deepEqual(parts([0, 0], [9, 9]), [[0, 5, 1, false]]);
+});
+
 test('a worker replaces the one with its index', () => {
   const { store } = start();
   store.accept(SMALL);

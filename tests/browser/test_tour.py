@@ -206,7 +206,7 @@ def test_what_a_user_meets_while_a_cell_trains(
     with opened.page.expect_download() as downloaded:
         widget.press("CSV")
     lines = downloaded.value.path().read_text().splitlines()
-    assert lines[0] == "metric,step,time,value,smoothed"
+    assert lines[0] == "metric,step,time,value,smoothed,branch,abandoned"
     assert {"loss", "auc", "val_loss"} <= {line.split(",")[0] for line in lines[1:]}
 
     # Is it better than yesterday's?

@@ -18,7 +18,7 @@ from psnb._src.monitor.charts.curves import (
     loaded_curves,
     saved_curves,
 )
-from psnb._src.monitor.history import History
+from psnb._src.monitor.history import History, Rewind
 from psnb._src.utils.sealed_json import plain_json, typed
 
 
@@ -72,6 +72,30 @@ def test_a_run_that_goes_on_counts_on() -> None:
     assert steps["auc"] == [5]  # reported for the first time, at the step of all
     assert curves.named["loss"].points["examples"].tolist() == [10.0, 20.0, 30.0, 35.0, 40.0]
     assert (curves.named["loss"].count, curves.examples) == (5, 40.0)
+
+
+def test_rewinds_are_kept_and_count_on() -> None:
+    earlier, later = reported(3), reported(2, batch=5.0)
+    earlier.cut(4.0, 2.0)
+    later.cut(6.0, 1.0)
+    curves = joined(kept(curves_of(earlier)), curves_of(later))
+    assert curves.rewinds == ((3, 4.0, 30.0, 2.0), (5, 6.0, 40.0, 1.0))
+    assert kept(curves).cuts == curves.cuts
+
+
+@pytest.mark.parametrize(
+    "rewinds",
+    [
+        [(0, math.nan, 0.0, 0.0)],
+        [(-1, 1.0, 0.0, 0.0)],
+        [(0, 1.0, math.inf, 0.0)],
+        [(0, 1.0, 0.0, 2.0)],
+        [(0, 2.0, 0.0, 0.0), (0, 1.0, 0.0, 0.0)],
+    ],
+)
+def test_rewinds_that_cannot_be_are_refused(rewinds: list[tuple[int, float, float, float]]) -> None:
+    with pytest.raises(ValueError, match="went back"):
+        loaded_curves(SavedCurves(rewinds=tuple(Rewind(*each) for each in rewinds)))
 
 
 @pytest.mark.parametrize("points", ["", "AAAA", "no base64!", "/" * 56])

@@ -141,7 +141,9 @@ def test_whole_parts_are_sent_when_they_change() -> None:
     viewed.set(checkpoint=CheckpointStatistics("saved", "here", 1.0))
     viewed.records.history.begin_epoch(100.0, 3)
     update = told(feed, viewed, 100.25)
+    viewed.records.history.cut(101.0, 100.0)
     assert update["epochs"] == [{"epoch": 3, "step": 0, "time": 100.0}]
+    assert told(feed, viewed, 101.5)["rewinds"] == [{"step": 0, "time": 101.0, "kept": 100.0}]
     row = update["optimizers"][0]
     assert (row["learning_rate"], row["schedule"]) == (0.1, "Warmup(0.5, 5)")
     assert update["checkpoint"]["path"] == "here"

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from psnb._src.monitor.history import MOST_EPOCHS, MOST_METRICS, SMOOTHING, History
+from psnb._src.monitor.history import MOST_EPOCHS, MOST_METRICS, MOST_REWINDS, SMOOTHING, History
 
 
 def filled(count: int, capacity: int = 64) -> History:
@@ -227,10 +227,34 @@ def test_what_says_nothing_of_the_model_comes_last() -> None:
 
 def test_averages_begin_anew_after_a_cut() -> None:
     history = filled(4)
-    history.cut(4.5)
+    history.cut(4.5, 2.0)
     history.add(5.0, {"loss": 100.0})
     history.add(6.0, {"loss": 100.0})
     assert history.series("loss")["smoothed"][-2:].tolist() == [100.0, 100.0]
     assert history.metrics()["loss"].count == 6
-    history.begin_epoch(7.0, None)
-    assert [(each.epoch, each.time) for each in history.epochs()] == [(0, 4.5), (1, 7.0)]
+    assert history.rewinds() == ((4, 4.5, 0.0, 2.0),)
+
+
+def test_a_moment_divides_points_also_if_the_clocks_of_workers_differ() -> None:
+    history = History()
+    history.add(100.0, {"loss": 1.0, "examples": 8.0})
+    moment = history.moment(50.0)
+    history.add(10.0, {"loss": 1.0})
+    history.add_validation(20.0, {"loss": 1.0})
+    history.cut(30.0, moment)
+    history.add(5.0, {"loss": 1.0})
+    ((step, back, examples, to),) = history.rewinds()
+    assert (step, examples, to) == (2, 8.0, moment)
+    first, second, third = history.series("loss")["time"].tolist()
+    (validated,) = history.series("val_loss")["time"].tolist()
+    assert first <= moment < second <= validated <= back < third
+
+
+def test_of_very_many_rewinds_the_newest_are_kept_and_epochs_do_not_push_them_out() -> None:
+    history = filled(3)
+    for number in range(MOST_REWINDS + 1):
+        history.cut(10.0 + number, 2.0)
+    for number in range(2 * MOST_EPOCHS):
+        history.begin_epoch(1000.0 + number, None)
+    kept = [each.time for each in history.rewinds()]
+    assert kept == [11.0 + number for number in range(MOST_REWINDS)]

@@ -16,6 +16,7 @@ from psnb._src.metrics.ranking import AUC
 from psnb._src.monitor.history import MOST_METRICS, History
 from psnb._src.monitor.metrics import MOST_ARRIVED, MergedMetrics
 from psnb._src.monitor.statistics import MetricStatistics
+from psnb._src.monitor.viewed import Records
 from psnb._src.worker.reports import ReportedStates
 
 MEAN = Mean()
@@ -74,6 +75,17 @@ def test_points_are_the_merged_value_and_that_of_the_latest_examples(reported: R
     assert reported.values("batch_loss") == [1.0, 3.0]
     assert reported.history.series("loss")["time"].tolist() == [100.0, 101.0]
     assert reported.history.series("loss")["smoothed"].tolist() == [1.0, 2.0]
+
+
+def test_values_count_from_a_rewind_on_and_what_came_before_is_drawn_before() -> None:
+    records = Records.empty(pickle.loads)
+    records.merged.add(pickle.dumps(({}, {"loss": MEAN([1.0])})))
+    records.cut(0.0)
+    records.merged.add(pickle.dumps(({}, {"loss": MEAN([3.0])})))
+    series = records.history_until_now().series("loss")
+    (back,) = records.history.rewinds()
+    assert series["value"].tolist() == [1.0, 3.0]
+    assert (series["time"] > back.time).tolist() == [False, True]
 
 
 def test_the_value_of_the_latest_examples_is_charted_in_the_group_of_the_whole(

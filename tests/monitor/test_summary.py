@@ -134,6 +134,19 @@ def test_charts_share_their_steps_and_mark_where_epochs_begin() -> None:
     assert html.count(begin) == 2  # of the second epoch, in each chart
 
 
+def test_an_abandoned_branch_is_paler_and_a_rewind_dashed() -> None:
+    rewinds = [{"step": 3, "time": 3.0, "kept": 1.0}]
+    html = render(full_update(metrics=[metric("loss", np.arange(6.0))], rewinds=rewinds))
+    paths = re.findall('<path d="([^"]*)"[^>]*stroke-opacity="([^"]*)"', html)
+    assert [(path.count("L"), opacity) for path, opacity in paths] == [
+        (0, "0.8"),
+        (1, "0.45"),
+        (2, "0.15"),  # from the point where it leaves the other
+        (2, "0.35"),
+        (1, "0.45"),
+    ]
+
+
 def test_an_outlier_is_a_triangle_at_the_edge() -> None:
     values = np.linspace(1.0, 0.5, 40)
     values[7] = 1e6

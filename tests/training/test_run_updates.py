@@ -24,6 +24,7 @@ def run(path: str = "runs/ads", began: float = 100.0) -> Run:
     history = History()
     for step in range(1, 4):
         history.add(float(step), {"loss": 1.0 / step if step > 1 else math.nan, "examples": 8.0})
+    history.cut(4.0, 2.0)
     return Run("ads", Path(path), began, began + 50.0, {}, 2, curves_of(history))
 
 
@@ -35,6 +36,7 @@ def test_a_run_is_a_full_update_with_its_curves() -> None:
     assert (update["identity"]["name"], update["identity"]["started"]) == ("ads", 100.0)
     assert (update["summary"]["state"], update["summary"]["elapsed"]) == ("saved", 50.0)
     assert update["summary"]["examples"] == 24.0
+    assert update["rewinds"] == [{"step": 3, "time": 4.0, "kept": 2.0}]
     (loss,) = update["metrics"]  # how many examples a step had is nothing to chart
     assert (loss["name"], loss["count"], loss["last"]) == ("loss", 3, pytest.approx(1 / 3))
 

@@ -35,9 +35,14 @@ SETTINGS = RunSettings(
 )
 
 
-def record(name: str, losses: list[float], identity: str = "", saved: float = 100.0) -> RunRecord:
+def record(
+    name: str, losses: list[float], identity: str = "", saved: float = 100.0, back: float = 0.0
+) -> RunRecord:
+    """Return a record of losses from time 50 on; the last is behind a rewind, if it went back."""
     history = History()
     for number, loss in enumerate(losses):
+        if back and number == len(losses) - 1:
+            history.cut(49.5 + number, back)
         history.add(50.0 + number, {"loss": loss, "examples": 8.0})
     curves = saved_curves(curves_of(history))
     return RunRecord(identity or name, name, 40.0, saved, SETTINGS, curves)
@@ -181,6 +186,34 @@ def test_runs_are_drawn_over_each_other(tmp_path: Path, by: Any, places: list[fl
     names = [text.get_text() for text in legend.get_texts()]
     assert names == ["$a_1$", "$a_1$ (2)", "$a_1$ (3)"]
     assert figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("by", "places", "rewound"),
+    [
+        ("step", [[1, 2], [2, 3, 4], [5]], 4),
+        ("examples", [[8, 16], [16, 24, 32], [40]], 32),
+        ("time", [[0, 1], [1, 2, 3], [4]], 3.5),
+    ],
+)
+def test_a_saved_run_that_went_back_is_drawn_in_branches_and_compared_by_what_was_kept(
+    tmp_path: Path, by: Any, places: list[list[float]], rewound: float
+) -> None:
+    save(tmp_path / "one", record("a", [5.0, 4.0, 1.0, 9.0, 4.0], back=51.5))
+    save(tmp_path / "two", record("b", [2.0]))
+    found = psnb.runs(tmp_path)
+    assert found[0].metrics == {"loss": psnb.RunMetric(4.0, 4.0, 5, False)}
+    (axes,) = psnb.compare(*found, by=by).axes
+    lines = [line for line in axes.lines if line.get_color() == "C0"]
+    smoothed = [line for line in lines if line.get_linewidth() > 1]
+    assert [line.get_xdata().tolist() for line in smoothed] == places  # type: ignore[union-attr]
+    kept, abandoned, after = (line.get_alpha() or 1.0 for line in smoothed)
+    assert abandoned < 0.5 * kept == 0.5 * after
+    (rewind,) = (line for line in lines if line.get_linestyle() == "--")
+    assert rewind.get_xdata() == [rewound, rewound]
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [line.get_color() for line in legend.get_lines()] == ["C0", "C1"]
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ export interface Along {
   readonly from: number;
   readonly to: number;
   readonly epochs: readonly { readonly epoch: number; readonly place: number }[];
+  /** The places where parameters went back. */
+  readonly rewinds: readonly number[];
 }
 
 /** The axis of all these metrics. */
@@ -21,11 +23,14 @@ export function sharedAxis(
   byTime: boolean,
 ): Along {
   const begins = epochs.map(({ epoch, step, time }) => ({ epoch, place: byTime ? time : step }));
+  const back = new Set<number>();
   const ends = begins.map(({ place }) => place);
   for (const { series } of metrics) {
+    for (const { step, time } of series.rewinds) back.add(byTime ? time : step);
     const places = byTime ? series.times : series.steps;
     if (series.length) ends.push(places[0] ?? 0, places[series.length - 1] ?? 0);
   }
+  ends.push(...back);
   const from = ends.length ? Math.min(...ends) : 0;
   const to = ends.length ? Math.max(...ends) : 0;
   const zero = byTime ? from : 0;
@@ -34,6 +39,7 @@ export function sharedAxis(
     from: from - zero,
     to: to - zero,
     epochs: begins.map(({ epoch, place }) => ({ epoch, place: place - zero })),
+    rewinds: [...back].sort((a, b) => a - b).map((place) => place - zero),
   };
 }
 

@@ -28,7 +28,7 @@ import {
   type Theme,
 } from './section';
 import type { Drawn } from './download';
-import type { MetricState } from './store';
+import type { MetricState, Series } from './store';
 
 /** What all charts show alike. */
 export interface Modes {
@@ -40,10 +40,13 @@ export interface Modes {
 // uPlot's enum is there for the compiler only: it has no code that could be imported.
 // eslint-disable-next-line @typescript-eslint/no-unsafe-enum-assignment
 const LOGARITHMIC: uPlot.Scale.Distr.Logarithmic = 3;
+// eslint-disable-next-line @typescript-eslint/no-unsafe-enum-assignment
+const EXPANDED: uPlot.JoinNullMode.Expand = 2;
 const HEIGHT = 150;
 const MOST_MARKS = 50; // of a line with a value an epoch
 const MOST_POINTS = 2; // for each pixel
 const RAW_ALPHA = 0.35; // behind its smoothed curve
+const ABANDONED_ALPHA = 0.35; // of what it had
 const ROUNDING = 1e-6; // seconds: more than what a time loses as a difference of two
 const PAD = 0.1; // above and below the values, of their range
 const TOP = 8; // pixels above the plot
@@ -63,7 +66,7 @@ export class Chart {
   private log = false;
   private metrics: MetricState[] = [];
   private lines: MetricState[] = [];
-  private along: Along = { zero: 0, from: 0, to: 0, epochs: [] };
+  private along: Along = { zero: 0, from: 0, to: 0, epochs: [], rewinds: [] };
   private range: [number, number] | null = null; // of the values that are no outliers
   private drawn = '';
 
@@ -116,8 +119,8 @@ export class Chart {
     setText(this.axis, byTime ? 'time' : 'step');
     const names = this.lines.map((metric) => metric.name);
     const whole = this.whole;
-    const numbered = along.epochs.length > 0;
-    const shape = JSON.stringify([names, this.log, raw, smoothed, byTime, whole, numbered]);
+    const looks = [this.log, raw, smoothed, byTime, whole, this.marked, this.kinds];
+    const shape = JSON.stringify([names, looks]);
     const revisions = this.lines.map((metric) => metric.revision).join();
     const drawn = `${shape} ${this.width} ${revisions} ${JSON.stringify(along)}`;
     if (!this.width || !this.lines.length || drawn === this.drawn) return;
@@ -141,10 +144,10 @@ export class Chart {
   }
 
   /** Says what metrics are; `update` does so, too. */
-  describe(metrics: readonly MetricState[], { zero, epochs }: Along): void {
+  describe(metrics: readonly MetricState[], { zero, rewinds }: Along): void {
     const { byTime } = this.modes;
     const said = metrics.map((metric) => sentence(metric, zero, byTime));
-    said.push(rewindings(epochs, byTime));
+    said.push(rewindings(rewinds, byTime));
     setAttribute(this.plot, 'aria-label', said.filter(Boolean).join('. '));
   }
 
@@ -172,28 +175,32 @@ export class Chart {
     return this.modes.raw && this.lines.every(({ series }) => series.whole);
   }
 
+  /** Whether something is written above the plot. */
+  private get marked(): boolean {
+    return this.along.epochs.length + this.along.rewinds.length > 0;
+  }
+
+  /** How many columns a curve has. */
+  private get kinds(): number {
+    return this.along.rewinds.length ? KINDS : 1;
+  }
+
   private data(): uPlot.AlignedData {
     const { raw, smoothed, byTime } = this.modes;
-    const { zero, epochs } = this.along;
+    const { zero, epochs, rewinds } = this.along;
     const shown: Line[] = [];
     const tables = this.lines.map(({ series }): uPlot.AlignedData => {
-      const points = decimate(
-        byTime ? series.times : series.steps,
-        series.values,
-        series.averages,
-        series.length,
-        Math.round(MOST_POINTS * this.width),
-        this.log,
-      );
+      const points = drawnPoints(series, byTime, Math.round(MOST_POINTS * this.width), this.log);
       const x = points.x.map((place) => place - zero);
       // A mean is its own average.
       const means = points.raw.every((value, i) => value === points.smoothed[i]);
       shown.push({ x, values: raw ? points.raw : points.smoothed, means });
-      return [x, ...(raw ? [points.raw] : []), ...(smoothed ? [points.smoothed] : [])];
+      const curves = [...(raw ? [points.raw] : []), ...(smoothed ? [points.smoothed] : [])];
+      return [x, ...curves.flatMap((curve) => columns(curve, points.kinds, this.kinds))];
     });
-    this.range = valueRange(shown, epochs.map(({ place }) => place));
-    const [only] = tables;
-    return tables.length === 1 && only ? only : uPlot.join(tables);
+    const begins = [...epochs.map(({ place }) => place), ...rewinds].sort((a, b) => a - b);
+    this.range = valueRange(shown, begins);
+    return aligned(tables);
   }
 
   private options(): uPlot.Options {
@@ -204,8 +211,13 @@ export class Chart {
       const most = isValidation(metric.name) ? MOST_MARKS : 1;
       const show = (chart: uPlot, line: number): boolean => hasMarks(chart, line, most);
       const points: uPlot.Series.Points = { show, size: 6, fill: stroke };
-      if (raw) series.push({ stroke, width: 1, alpha: smoothed ? RAW_ALPHA : 1, points });
-      if (smoothed) series.push({ stroke, width: 2, points });
+      const add = (width: number, alpha: number): void => {
+        for (let kind = 0; kind < this.kinds; kind++) {
+          series.push({ stroke, width, alpha: kind ? alpha * ABANDONED_ALPHA : alpha, points });
+        }
+      };
+      if (raw) add(1, smoothed ? RAW_ALPHA : 1);
+      if (smoothed) add(2, 1);
     }
     const muted = this.theme.color('--psnb-muted');
     const axis: uPlot.Axis = {
@@ -244,7 +256,7 @@ export class Chart {
     return {
       width: this.width,
       height: HEIGHT,
-      padding: [this.along.epochs.length ? TOP + NUMBERS : TOP, 20, 0, 0],
+      padding: [this.marked ? TOP + NUMBERS : TOP, 20, 0, 0],
       legend: { show: false },
       cursor: { drag: { x: false, y: false }, points: { size: 6 } },
       scales: { x: { time: false, range: places }, y: log ? { distr: LOGARITHMIC } : { range } },
@@ -253,7 +265,7 @@ export class Chart {
       hooks: {
         drawAxes: [
           (chart): void => {
-            drawEpochs(chart, this.along.epochs, muted, this.theme.font);
+            drawEpochs(chart, this.along, muted, this.theme.font);
           },
         ],
         draw: [drawBeyond],
@@ -319,10 +331,8 @@ export function sentence({ name, series }: MetricState, zero: number, byTime: bo
 }
 
 /** Where parameters went back, for those that do not see the lines there; empty if nowhere. */
-export function rewindings(epochs: Along['epochs'], byTime: boolean): string {
-  const places = epochs
-    .filter(({ epoch }) => !epoch)
-    .map(({ place }) => (byTime ? formatDuration(place) : formatCount(place)));
+export function rewindings(rewinds: readonly number[], byTime: boolean): string {
+  const places = rewinds.map((place) => (byTime ? formatDuration(place) : formatCount(place)));
   return places.length ? `rewound ${byTime ? 'after' : 'at step'} ${places.join('; ')}` : '';
 }
 
@@ -434,11 +444,66 @@ class Legend {
 
 export type Column = (number | null)[];
 
-/** Columns as uPlot takes them: the places, then one column of values for each line. */
+/** Points of one line. */
 export interface Points {
   x: number[];
   raw: Column;
   smoothed: Column;
+}
+
+/**
+ * The kinds of points: 0 were not abandoned, and are a line with gaps. Of two abandoned branches
+ * behind each other one is 1 and one is 2, so that no line joins them.
+ */
+const KINDS = 3;
+
+/** Points with the kinds of each, a bit each: where a branch leaves a line, a point has two. */
+export interface DrawnPoints extends Points {
+  kinds: number[];
+}
+
+/** Picks about `wanted` points of a series, of each of its parts some. */
+export function drawnPoints(
+  series: Series,
+  byTime: boolean,
+  wanted: number,
+  positive: boolean,
+): DrawnPoints {
+  const all: DrawnPoints = { x: [], raw: [], smoothed: [], kinds: [] };
+  const places = byTime ? series.times : series.steps;
+  let other = 1;
+  let branchBefore = -1;
+  for (const { from, to, branch, abandoned } of series.parts()) {
+    const [xs, values, averages] = [places, series.values, series.averages].map((column) =>
+      column.subarray(from, to),
+    ) as [Float64Array, Float64Array, Float64Array];
+    const share = Math.ceil((wanted * (to - from)) / series.length);
+    const { x, raw, smoothed } = decimate(xs, values, averages, to - from, share, positive);
+    if (abandoned) other = KINDS - other;
+    const kind = 1 << (abandoned ? other : 0);
+    const last = all.kinds.length - 1;
+    if (branch === branchBefore) all.kinds[last] = (all.kinds[last] ?? 0) | kind;
+    branchBefore = branch;
+    all.x.push(...x);
+    all.raw.push(...raw);
+    all.smoothed.push(...smoothed);
+    all.kinds.push(...x.map(() => kind));
+  }
+  return all;
+}
+
+/** One table of several; a gap reaches to the next points of its line, over those of others. */
+export function aligned(tables: uPlot.AlignedData[]): uPlot.AlignedData {
+  const [only] = tables;
+  if (tables.length === 1 && only) return only;
+  return uPlot.join(tables, tables.map((table) => table.map(() => EXPANDED)));
+}
+
+/** A column for each kind, as uPlot takes them. */
+export function columns(curve: Column, kinds: readonly number[], count: number): Column[] {
+  return Array.from({ length: count }, (_, kind) =>
+    curve.map((value, i) => ((kinds[i] ?? 0) & (1 << kind) ? value : null)),
+  );
 }
 
 /**

@@ -9,14 +9,20 @@ export interface Drawn {
   readonly lines: readonly (readonly [name: string, color: string])[];
 }
 
-/** The points of metrics as lines of CSV; times are seconds since 1970. */
+/**
+ * The points of metrics as lines of CSV; times are seconds since 1970. Branches are numbered from 0
+ * on; where one was abandoned, there is a 1.
+ */
 export function csv(metrics: Iterable<MetricState>): string {
-  const rows = ['metric,step,time,value,smoothed'];
+  const rows = ['metric,step,time,value,smoothed,branch,abandoned'];
   for (const { name, series } of metrics) {
     const quoted = /[",\r\n]/.test(name) ? `"${name.replaceAll('"', '""')}"` : name;
-    for (let i = 0; i < series.length; i++) {
-      const columns = [series.steps, series.times, series.values, series.averages];
-      rows.push([quoted, ...columns.map((column) => String(column[i]))].join());
+    const columns = [series.steps, series.times, series.values, series.averages];
+    for (const { from, to, branch, abandoned } of series.parts()) {
+      for (let i = from; i < to; i++) {
+        const values = columns.map((column) => String(column[i]));
+        rows.push([quoted, ...values, branch, Number(abandoned)].join());
+      }
     }
   }
   return rows.join('\n') + '\n';

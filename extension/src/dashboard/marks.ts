@@ -9,7 +9,7 @@ const SIZE = 4; // of a triangle, in pixels
 /** Draws a thin line where an epoch begins, and its number above; a dashed one at a rewind. */
 export function drawEpochs(
   chart: uPlot,
-  epochs: Along['epochs'],
+  { epochs, rewinds }: Pick<Along, 'epochs' | 'rewinds'>,
   color: string,
   font: string,
 ): void {
@@ -27,7 +27,7 @@ export function drawEpochs(
   const words: [from: number, to: number][] = [];
   let named = false; // whether a number has the word "epoch" before it
   // Rewinds first: each is looked for, and epochs are many.
-  const ordered = [...epochs].sort((a, b) => Number(!!a.epoch) - Number(!!b.epoch));
+  const ordered = [...rewinds.map((place) => ({ epoch: 0, place })), ...epochs];
   for (const { epoch, place } of ordered) {
     const x = Math.round(chart.valToPos(place, 'x', true));
     if (lines.some((line) => Math.abs(line - x) < apart)) continue;

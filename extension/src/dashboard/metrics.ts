@@ -32,7 +32,7 @@ interface Group {
 }
 
 export class Metrics implements Section {
-  readonly needs = ['metrics', 'epochs'] as const;
+  readonly needs = ['metrics', 'epochs', 'rewinds'] as const;
   private readonly fold: Fold;
   private readonly filter: HTMLInputElement;
   private readonly nothing: HTMLElement;

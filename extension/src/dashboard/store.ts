@@ -12,6 +12,7 @@ import type {
   Metric,
   Num,
   OptimizerRow,
+  RewindMark,
   ServerRow,
   Slices,
   Span,
@@ -57,6 +58,8 @@ export interface State {
   metrics: Map<string, MetricState>;
   /** Where epochs began. */
   epochs: EpochMark[];
+  /** Where parameters went back; each series has them, too. */
+  rewinds: RewindMark[];
   slices: Slices[];
   /** By worker, each in the order of the starts. */
   timeline: Map<number, Span[]>;
@@ -83,6 +86,7 @@ export const PARTS: readonly Part[] = [
   'servers',
   'metrics',
   'epochs',
+  'rewinds',
   'slices',
   'timeline',
   'failures',
@@ -100,6 +104,7 @@ const WHOLE = [
   'identity',
   'servers',
   'epochs',
+  'rewinds',
   'slices',
   'optimizers',
   'tables',
@@ -140,6 +145,7 @@ function empty(update: Update): State {
     servers: [],
     metrics: new Map(),
     epochs: [],
+    rewinds: [],
     slices: [],
     timeline: new Map(),
     failures: [],
@@ -254,6 +260,11 @@ export class Store {
       foldMetric(state.metrics, metric);
       changed.add('metrics');
     }
+    for (const metric of state.metrics.values()) {
+      if (metric.series.rewinds === state.rewinds) continue;
+      metric.series.rewinds = state.rewinds;
+      metric.revision++;
+    }
     if (update.timeline) {
       for (const span of update.timeline) foldSpan(state.timeline, span);
       changed.add('timeline');
@@ -338,6 +349,16 @@ export function unpack(packed: string): Float64Array {
   return new Float64Array(bytes.buffer, 0, bytes.length >> 3);
 }
 
+/** Points that are drawn as one line: from an index to before another one. */
+export interface Stretch {
+  readonly from: number;
+  readonly to: number;
+  /** How often parameters had gone back before. */
+  readonly branch: number;
+  /** Whether they went back to a moment before these points. */
+  readonly abandoned: boolean;
+}
+
 /** The points of one metric, in columns that grow. */
 export class Series {
   steps = new Float64Array(FIRST_CAPACITY);
@@ -350,6 +371,8 @@ export class Series {
   total = 0;
   /** Whether all values are whole numbers, as counts are; what is not finite is left aside. */
   whole = true;
+  /** Where parameters went back. */
+  rewinds: readonly RewindMark[] = [];
 
   /**
    * Takes the points of a message. Those that are here already are left out; where some were
@@ -387,6 +410,27 @@ export class Series {
       else end = middle;
     }
     return begin - 1;
+  }
+
+  /**
+   * What is drawn in one, in its order; none is empty. psnb/_src/monitor/branches.py, which decides
+   * what is abandoned, has the same for figures.
+   */
+  parts(): Stretch[] {
+    const found: Stretch[] = [];
+    let from = 0;
+    const add = (time: number, branch: number, abandoned: boolean): void => {
+      const to = this.at(time, true) + 1;
+      if (to <= from) return;
+      found.push({ from, to, branch, abandoned });
+      from = to;
+    };
+    for (const [branch, { time, kept }] of this.rewinds.entries()) {
+      add(kept, branch, false);
+      add(time, branch, true);
+    }
+    add(Infinity, this.rewinds.length, false);
+    return found;
   }
 
   private reserve(length: number): void {

@@ -786,10 +786,10 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         -------
         matplotlib.figure.Figure
             One chart for each metric, all over the same steps: raw values pale, smoothed ones
-            strong, and a thin line where an epoch begins, a dashed one where parameters went
-            back. Outliers do not set the scale: a triangle
-            at the edge stands for each. Not registered with pyplot; ``savefig`` writes it, and as
-            the last line of a cell it is shown.
+            strong, a thin line where an epoch begins, and a dashed one where parameters went back:
+            what was abandoned is paler. Outliers do not set the scale: a triangle at the edge
+            stands for each. Not registered with pyplot; ``savefig`` writes it, and as the last line
+            of a cell it is shown.
 
         Raises
         ------
@@ -798,7 +798,8 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         """
         from psnb._src.monitor.charts.plot import plot
 
-        return plot(self.history(), metrics, self._core.records.history.epochs(), log=log)
+        history = self._core.records.history
+        return plot(self.history(), metrics, history.epochs(), history.rewinds(), log=log)
 
     @property
     def paused(self) -> bool:

@@ -18,6 +18,7 @@ from psnb._src.monitor.run_record import MOST_CHANGES, Change, RunRecord, RunSet
 from psnb._src.monitor.viewed import Records
 from psnb._src.protocol.modes import Mode
 from psnb._src.utils.config import to_config
+from psnb._src.utils.sealed_json import typed
 
 
 class Recording:
@@ -56,6 +57,7 @@ class Recording:
         if record is not None and record.id != self._id:
             self._before = loaded_curves(record.curves)
             self._id, self.began, self._earlier = record.id, record.began, record
+            self._records.history.moment(record.saved)
 
     def curves(self) -> Curves:
         """Return the curves until now."""
@@ -88,4 +90,13 @@ class Recording:
     def record(self, settings: RunSettings) -> RunRecord:
         """Return the record of this moment."""
         curves = saved_curves(self.curves())
-        return RunRecord(self._id, self._name, self.began, time.time(), settings, curves)
+        moment = self._records.history.moment(time.time())
+        return RunRecord(self._id, self._name, self.began, moment, settings, curves)
+
+    def moment_of(self, run: Mapping[str, Any]) -> float:
+        """Return when this run was as a checkpoint has it, which says ``run``; 0 if never."""
+        try:
+            record = typed(run.get("record"), RunRecord | None)  # type: ignore[arg-type]
+        except ValueError:  # its parameters may be as they should all the same
+            return 0.0
+        return record.saved if record is not None and record.id == self._id else 0.0

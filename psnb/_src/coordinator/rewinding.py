@@ -56,7 +56,8 @@ class Mark:
 
     def __init__(self, core: CoordinatorCore, metadata: Mapping[str, Any]) -> None:
         strategy, parameters = core.strategy, core.strategy.parameters()
-        self.time, self.metadata = time.time(), metadata
+        self.time = core.records.history_until_now().moment(time.time())
+        self.metadata = metadata
         self._strategy = weakref.ref(strategy)
         self._places = core.training_places()
         self._optimizers = {
@@ -127,11 +128,13 @@ def _go_back(
     metadata: Mapping[str, Any]
     if isinstance(to, Mark):
         metadata, begin = deepcopy(to.metadata), partial(_from_mark, core, to)
+        back = to.time
         prepare(to._places.get(training, {}) if training else {})
     else:
         parameters = core.strategy.parameters()
         saved = Checkpoint(to, parameters, models=core.strategy.models.compared)
         metadata, begin = saved.restored, partial(_from_checkpoint, core, saved)
+        back = core.recording.moment_of(saved.restored.run)
         prepare(metadata)
     with core.barrier(timeout), core.strategy.moment():
         try:
@@ -139,7 +142,7 @@ def _go_back(
         except StaleMarkError:
             to.drop()  # from now on, the newest is another one
             raise
-        core.records.history.cut(time.time())
+        core.records.cut(back)
         core.records.events.add(EventKind.REWOUND, f"parameters are as at {to}")
         return metadata
 

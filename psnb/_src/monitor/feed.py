@@ -17,6 +17,7 @@ import numpy as np
 
 from psnb._src.metrics.slice_table import SliceRow, SliceTable
 from psnb._src.monitor import protocol
+from psnb._src.monitor.branches import Cut, cuts
 from psnb._src.monitor.history import EXAMPLES
 from psnb._src.monitor.states import RUNNING, SERVER_TONES, WORKER_TONES, coordinator_tone, meaning
 from psnb._src.monitor.statistics import ServerStatistics, Statistics, WorkerStatistics
@@ -155,6 +156,7 @@ class Feed:
             "tables": [truncate(name, NAME) for name in viewed.tables()],
             "checkpoint": protocol.row(protocol.CheckpointRow, statistics.checkpoint),
             "epochs": [each._asdict() for each in records.history.epochs()],
+            "rewinds": rewind_marks(cuts(records.history.rewinds())),
             "slices": _slices(records.history.slices()),
             "controls": viewed.controls(),
             "starved": self._starved(statistics, now, full),
@@ -205,6 +207,11 @@ class Feed:
                 protocol.row(protocol.Metric, metric, name=name, start=found.start, **series)
             )
         return news
+
+
+def rewind_marks(cut_at: Sequence[Cut]) -> list[protocol.RewindMark]:
+    """Return where curves are cut, for views."""
+    return [protocol.row(protocol.RewindMark, each) for each in cut_at]
 
 
 def pack(array: np.ndarray) -> str:

@@ -38,6 +38,9 @@ NO_METRICS = (EXAMPLES, "programs")
 MOST_EPOCHS = 200
 """Epochs whose begin is kept; when there are more, every second one goes."""
 
+MOST_REWINDS = 200
+"""Rewinds that are kept; when there are more, the oldest goes."""
+
 VALIDATION = "val_"
 """The prefix of a validation metric's name."""
 
@@ -49,14 +52,24 @@ briefly."""
 
 
 class EpochBegin(NamedTuple):
-    """Where an epoch began: at which step, and when, in seconds since the epoch of clocks.
-
-    With the number 0, it is where parameters went back.
-    """
+    """Where an epoch began: at which step, and when, in seconds since the epoch of clocks."""
 
     epoch: int
     step: int
     time: float
+
+
+class Rewind(NamedTuple):
+    """Where parameters went back: the step, the moment, and the examples by then.
+
+    ``back`` is the moment to which they went. All points before a moment have its time or an
+    earlier one, all behind it a later one.
+    """
+
+    step: int
+    time: float
+    examples: float
+    back: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +126,8 @@ class History:
         self._examples, self._total = Rate(), 0.0
         self._steps = 0  # most values of any metric; validation aside
         self._epochs: list[EpochBegin] = []
+        self._rewinds: list[Rewind] = []
+        self._moment = self._newest = -math.inf  # the last one, and the latest time of a point
         self._lock = Lock()  # guards all of the above, and what is in it
         self._dropped = ""  # the first that was one too many
         self._warned = False
@@ -144,6 +159,7 @@ class History:
             counts: dict[str, int] = {}
             steps = self._steps
             for time, values in reports:
+                time = self._behind(time)
                 more = values.get(EXAMPLES, 0.0)
                 self._total += more if math.isfinite(more) else 0.0
                 for name in values:
@@ -173,6 +189,7 @@ class History:
             By the names of the metrics; here they begin with `VALIDATION`.
         """
         with self._lock:
+            time = self._behind(time)
             for name, value in values.items():
                 self._append(VALIDATION + name, [(self._steps, time, value, self._total)], False)
         self._warn()
@@ -180,25 +197,54 @@ class History:
     def begin_epoch(self, time: float, epoch: int | None) -> None:
         """Note that an epoch begins, at seconds since the epoch of clocks; by default the next."""
         with self._lock:
-            last = next((each.epoch for each in reversed(self._epochs) if each.epoch), 0)
-            self._note(EpochBegin(epoch or last + 1, self._steps, time))
+            last = self._epochs[-1].epoch if self._epochs else 0
+            self._epochs.append(EpochBegin(epoch or last + 1, self._steps, time))
+            if len(self._epochs) > MOST_EPOCHS:
+                del self._epochs[1::2]
 
     def epochs(self) -> tuple[EpochBegin, ...]:
         """Return where epochs began, in order."""
         with self._lock:
             return tuple(self._epochs)
 
-    def _note(self, begin: EpochBegin) -> None:
-        self._epochs.append(begin)
-        if len(self._epochs) > MOST_EPOCHS:
-            del self._epochs[1::2]
-
-    def cut(self, time: float) -> None:
-        """Note that parameters went back: averages begin anew, as curves do not continue there."""
+    def rewinds(self) -> tuple[Rewind, ...]:
+        """Return where parameters went back, in order."""
         with self._lock:
-            self._note(EpochBegin(0, self._steps, time))
+            return tuple(self._rewinds)
+
+    def moment(self, now: float) -> float:
+        """Return a time that divides all points until now from all later ones.
+
+        Clocks of workers may differ from that of ``now``, in seconds since the epoch.
+        """
+        with self._lock:
+            return self._divide(now)
+
+    def cut(self, now: float, back: float) -> None:
+        """Note that parameters went back to a moment; averages begin anew.
+
+        Parameters
+        ----------
+        now, back : float
+            Seconds since the epoch; the second is the moment, and 0 one before all points.
+        """
+        with self._lock:
+            moment = self._divide(now)
+            self._rewinds.append(Rewind(self._steps, moment, self._total, min(back, moment)))
+            del self._rewinds[:-MOST_REWINDS]
             for series in self._series.values():
                 series.smoothed = float("nan")
+
+    def _divide(self, now: float) -> float:
+        self._moment = max(now, self._newest, self._moment)
+        return self._moment
+
+    def _behind(self, time: float) -> float:
+        """Return the time of a point, which is behind the last moment."""
+        if time <= self._moment:
+            time = math.nextafter(self._moment, math.inf)
+        self._newest = max(self._newest, time)
+        return time
 
     def set_slices(self, name: str, table: SliceTable) -> None:
         """Keep a metric's latest values by slice."""

@@ -143,9 +143,17 @@ class Metric(TypedDict):
 class EpochMark(TypedDict):
     """Where an epoch began; the list of them is always whole."""
 
-    epoch: int  # 0 where parameters went back
+    epoch: int
     step: int
     time: float  # seconds since the epoch
+
+
+class RewindMark(TypedDict):
+    """Where parameters went back; the list of them is always whole."""
+
+    step: int
+    time: float  # seconds since the epoch; points before it have this time at most
+    kept: float  # those behind this time, until the rewind, are of an abandoned branch
 
 
 class SliceRow(TypedDict):
@@ -306,6 +314,7 @@ class Update(TypedDict):
     servers: NotRequired[list[ServerRow]]
     metrics: NotRequired[list[Metric]]
     epochs: NotRequired[list[EpochMark]]
+    rewinds: NotRequired[list[RewindMark]]
     slices: NotRequired[list[Slices]]
     timeline: NotRequired[list[Span]]
     failures: NotRequired[list[FailureRow]]

@@ -62,6 +62,12 @@ class Records:
         self.merged.draw(time.time(), period=0.0)
         return self.history
 
+    def cut(self, back: float) -> None:
+        """Note that parameters have gone back to a `History.moment`: views count from here."""
+        now = time.time()
+        self.merged.begin(now)
+        self.history.cut(now, back)
+
 
 @dataclass(frozen=True)
 class OptimizerState:

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from psnb._src.coordinator.coordinator import ClusterCoordinator, coordinator_core
+from psnb._src.monitor.branches import parts
 from psnb._src.monitor.charts.curves import Curves
 from psnb._src.monitor.history import NO_METRICS
 from psnb._src.monitor.run_record import settings_of
@@ -24,6 +23,8 @@ from psnb.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from psnb._src.monitor.charts.plot import Line
 
 _AXES = {
     "step": "step",
@@ -64,7 +65,9 @@ def compare(
     -------
     matplotlib.figure.Figure
         One chart for each metric, with a line for each run that has it: smoothed values strong, raw
-        ones pale where they differ. As the last line of a cell it is shown; ``savefig`` writes it.
+        ones pale where they differ. Where a run's parameters went back, by
+        `ClusterCoordinator.rewind`, its line ends at a dashed one, and what was abandoned is paler.
+        As the last line of a cell it is shown; ``savefig`` writes it.
 
     Raises
     ------
@@ -103,7 +106,10 @@ def compare(
                     f"run {run.name!r:.200} has reported no examples: psnb.report(examples=...), "
                     "or compare by='step' or by='time'"
                 )
-    lines = {label: _lines(run.curves, by) for label, run in _labelled(found)}
+    lines = {
+        label: _lines(run.curves, by, f"C{number % 10}")
+        for number, (label, run) in enumerate(_labelled(found))
+    }
     return plot_runs(lines, wanted, _AXES[by], log=log)
 
 
@@ -146,12 +152,17 @@ def _labelled(runs: Sequence[Run]) -> Iterator[tuple[str, Run]]:
         yield label, run
 
 
-def _lines(curves: Curves, by: str) -> Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return of each metric the places, the values, and the smoothed ones."""
+def _lines(curves: Curves, by: str, color: str) -> Mapping[str, Line]:
+    """Return the line of each metric."""
+    from psnb._src.monitor.charts.plot import Line
+
     begin = min((c.points["time"].min() for c in curves.named.values()), default=math.nan)
+    cut_at = curves.cuts
+    rewinds = [each.time - begin if by == "time" else getattr(each, by) for each in cut_at]
     found = {}
     for name, curve in curves.named.items():
         points = curve.points
         places = points["time"] - begin if by == "time" else points[by]
-        found[name] = places, points["value"], points["smoothed"]
+        split = parts(points["time"], cut_at)
+        found[name] = Line(color, places, points["value"], points["smoothed"], split, rewinds)
     return found

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from psnb._src.monitor import protocol
 from psnb._src.monitor.charts.curves import Curve
-from psnb._src.monitor.feed import COLUMNS, pack
+from psnb._src.monitor.feed import COLUMNS, pack, rewind_marks
 from psnb._src.monitor.history import EXAMPLES
 from psnb._src.monitor.updates import plain
 from psnb._src.training.runs import Run
@@ -61,6 +61,7 @@ def update_of(run: Run) -> protocol.Update:
         "metrics": [
             _metric(name, curve) for name, curve in run.curves.named.items() if name != EXAMPLES
         ],
+        "rewinds": rewind_marks(run.curves.cuts),
         "checkpoint": {"state": "saved", "path": path, "share": 1.0, "error": "", "held": 0.0},
         "controls": {},
     }

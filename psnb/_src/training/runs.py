@@ -20,6 +20,7 @@ from psnb._src.checkpoint.folders import checkpoints_in, is_gone
 from psnb._src.checkpoint.manifest import MANIFEST
 from psnb._src.checkpoint.reader import SavedCheckpoint
 from psnb._src.checkpoint.store import number_of
+from psnb._src.monitor.branches import kept_points
 from psnb._src.monitor.charts.curves import Curve, Curves, loaded_curves
 from psnb._src.monitor.history import NO_METRICS, POINT
 from psnb._src.monitor.html.tables import html_table
@@ -49,7 +50,7 @@ _DEEPEST = 3
 
 @dataclass(frozen=True, slots=True)
 class RunMetric:
-    """One metric of a run, smoothed, of the points that are kept.
+    """One metric of a run, smoothed, of the points that are kept: of no abandoned branch.
 
     The first points are averages of few values, and the best may be one of them.
 
@@ -102,9 +103,11 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, RunMetric]:
-        """The last and the best value of each metric."""
+        """The last and the best value of each metric that has one of no abandoned branch."""
         every = self.curves.named.items()
-        return Named({n: _metric(n, c.points) for n, c in every if n not in NO_METRICS}, "metric")
+        at = self.curves.cuts
+        kept = {n: kept_points(c.points, at) for n, c in every if n not in NO_METRICS}
+        return Named({n: _metric(n, each) for n, each in kept.items() if len(each)}, "metric")
 
     @property
     def history(self) -> dict[str, dict[str, np.ndarray]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from distributed import Client
@@ -70,3 +71,43 @@ def test_a_run_that_is_resumed_is_one_run_with_its_settings(
     assert run.history["loss"]["examples"].tolist() == [4.0, 8.0, 12.0]
     drawn = [list(line.get_xdata()) for line in figure.axes[0].lines if line.get_linewidth() > 1]
     assert drawn == [[4.0, 8.0], [4.0, 8.0, 12.0]]
+
+
+def branches(figure: Any) -> list[tuple[list[float], bool]]:
+    """Return the steps of each smoothed line, and whether it is paler than the first."""
+    lines = [line for line in figure.axes[0].lines if line.get_linewidth() > 1]
+    return [(line.get_xdata().tolist(), line.get_alpha() < 1) for line in lines]
+
+
+def test_a_run_that_went_back_is_drawn_in_branches_live_saved_and_resumed(
+    cluster: Client, tmp_path: Path
+) -> None:
+    def steps(coordinator: psnb.ClusterCoordinator, count: int) -> None:
+        coordinator.map(step, range(count))
+        coordinator.join()
+
+    with psnb.ParameterServerStrategy(cluster) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy, name="monday")
+        manager = psnb.CheckpointManager(coordinator, tmp_path / "monday", max_to_keep=9)
+        steps(coordinator, 2)
+        path = manager.save()
+        steps(coordinator, 1)
+        mark = coordinator.mark()
+        steps(coordinator, 2)
+        coordinator.rewind(mark)
+        steps(coordinator, 1)
+        coordinator.rewind(path)
+        steps(coordinator, 1)
+        expected = [([1, 2], False), ([2, 3, 4, 5], True), ([6], True), ([7], False)]
+        assert branches(psnb.compare(coordinator, metrics="loss")) == expected
+        assert branches(coordinator.plot("loss")) == expected
+        manager.save()
+    assert branches(psnb.compare(*psnb.runs(tmp_path), metrics="loss")) == expected
+    with psnb.resume(tmp_path / "monday", cluster) as resumed:
+        steps(resumed.coordinator, 1)
+        resumed.coordinator.rewind(path)
+        steps(resumed.coordinator, 1)
+        figure = psnb.compare(resumed.coordinator, metrics="loss")
+        live = branches(resumed.coordinator.plot("loss"))
+    assert branches(figure) == [*expected[:3], ([7, 8], True), ([9], False)]
+    assert live == [([1], True), ([2], False)]

@@ -7,6 +7,7 @@ that were saved there: `joined`.
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -14,7 +15,8 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta, Struct
 
-from psnb._src.monitor.history import POINT, History
+from psnb._src.monitor.branches import Cut, cuts
+from psnb._src.monitor.history import MOST_REWINDS, POINT, History, Rewind
 from psnb._src.utils.sealed_json import require
 
 MOST_POINTS = 1_000
@@ -44,16 +46,22 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """All metrics of a run, by name, and the examples that were reported."""
+    """All metrics of a run, by name, the examples that were reported, and where it went back."""
 
     named: Mapping[str, Curve] = field(default_factory=dict)
     examples: float = 0.0
+    rewinds: tuple[Rewind, ...] = ()
 
     @property
     def steps(self) -> int:
         """The step that the run has reached."""
         ends = ((each.count, int(each.points["step"].max())) for each in self.named.values())
         return max((max(pair) for pair in ends), default=0)
+
+    @property
+    def cuts(self) -> list[Cut]:
+        """Where its curves are cut."""
+        return cuts(self.rewinds)
 
 
 class SavedCurve(Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,6 +76,7 @@ class SavedCurves(Struct, frozen=True, forbid_unknown_fields=True):
 
     named: Mapping[str, SavedCurve] = {}
     examples: Annotated[float, Meta(ge=0)] = 0.0
+    rewinds: tuple[Rewind, ...] = ()
 
 
 def curves_of(history: History) -> Curves:
@@ -78,7 +87,7 @@ def curves_of(history: History) -> Curves:
         if len(points):
             named[name] = Curve(metric.count, points)
     newest = [float(curve.points["examples"].max()) for curve in named.values()]
-    return Curves(named, max(newest, default=0.0))
+    return Curves(named, max(newest, default=0.0), history.rewinds())
 
 
 def joined(earlier: Curves, later: Curves) -> Curves:
@@ -94,7 +103,14 @@ def joined(earlier: Curves, later: Curves) -> Curves:
         else:
             both = np.concatenate([before.points, points])
             named[name] = Curve(before.count + curve.count, both)
-    return Curves(named, earlier.examples + later.examples)
+    went_back = (
+        *earlier.rewinds,
+        *(
+            each._replace(step=each.step + steps, examples=each.examples + earlier.examples)
+            for each in later.rewinds
+        ),
+    )
+    return Curves(named, earlier.examples + later.examples, went_back[-MOST_REWINDS:])
 
 
 def saved_curves(curves: Curves) -> SavedCurves:
@@ -106,7 +122,7 @@ def saved_curves(curves: Curves) -> SavedCurves:
         )
         for name, curve in curves.named.items()
     }
-    return SavedCurves(named, curves.examples)
+    return SavedCurves(named, curves.examples, curves.rewinds)
 
 
 def _thinned(points: np.ndarray, most: int) -> np.ndarray:
@@ -134,4 +150,10 @@ def loaded_curves(saved: SavedCurves) -> Curves:
         inside = steps.min() >= 0 and steps.max() < 1 << 53 and np.isfinite(where).all()
         require(bool(inside), f"the points of {name!r:.80} are nowhere")
         named[name] = Curve(curve.count, points)
-    return Curves(named, saved.examples)
+    before = -math.inf
+    for step, time, examples, back in saved.rewinds:
+        placed = 0 <= step < 1 << 53 and before <= time < math.inf and back <= time
+        inside = placed and math.isfinite(examples)
+        require(inside, "where it went back is nowhere")
+        before = time
+    return Curves(named, saved.examples, saved.rewinds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from psnb._src.monitor.branches import Part, cuts, parts
 from psnb._src.monitor.charts.value_range import shown_range
-from psnb._src.monitor.history import EpochBegin
+from psnb._src.monitor.history import EpochBegin, Rewind
 from psnb._src.utils.checks import path_text
 from psnb._src.utils.text import NAME, truncate, unknown
 from psnb.errors import ConfigurationError
@@ -25,14 +27,57 @@ from psnb.errors import ConfigurationError
 _FEW = 30
 """Points of a line, such as one an epoch, that are marked; and epochs that are numbered."""
 
-Line = tuple[str, np.ndarray, np.ndarray, np.ndarray]
-"""A colour, and the places, the values and the smoothed values."""
+_PALE = 0.35
+"""How much is left of the colour of an abandoned branch."""
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A metric of a run, as it is drawn.
+
+    Attributes
+    ----------
+    color : str
+        Of all of it; an abandoned branch is paler.
+    places, values, smoothed : numpy.ndarray
+        Of its points.
+    parts : sequence of Part
+        What of it is drawn in one.
+    rewinds : sequence of float
+        The places where its run went back.
+    """
+
+    color: str
+    places: np.ndarray
+    values: np.ndarray
+    smoothed: np.ndarray
+    parts: Sequence[Part]
+    rewinds: Sequence[float]
+
+    @property
+    def marker(self) -> str:
+        """What stands at each point."""
+        return "o" if len(self.places) <= _FEW else ""
+
+    def draw(self, axes: Axes) -> None:
+        """Draw it, and a dashed line at each rewind."""
+        averaged = not np.array_equal(self.values, self.smoothed, equal_nan=True)
+        for points, abandoned in self.parts:
+            x, left = self.places[points], _PALE if abandoned else 1.0
+            if averaged:
+                raw = self.values[points]
+                axes.plot(x, raw, color=self.color, alpha=0.3 * left, linewidth=0.8)
+            (drawn,) = axes.plot(x, self.smoothed[points], color=self.color, alpha=left)
+            drawn.set(linewidth=1.6, marker=self.marker, markersize=4, zorder=2 + left)
+        for place in self.rewinds:
+            axes.axvline(place, color=self.color, alpha=0.6, linewidth=0.8, linestyle="--")
 
 
 def plot(
     history: Mapping[str, Mapping[str, np.ndarray]],
     metrics: str | Sequence[str] | None = None,
     epochs: Sequence[EpochBegin] = (),
+    rewinds: Sequence[Rewind] = (),
     *,
     log: bool = False,
 ) -> Figure:
@@ -46,21 +91,23 @@ def plot(
         raise ConfigurationError("no closure has reported anything yet: psnb.report(loss=...)")
 
     figure = MetricsFigure(len(names))
-    begins = [each.step for each in epochs]
+    cut_at, back = cuts(rewinds), [each.step for each in rewinds]
+    begins = sorted([*(each.step for each in epochs), *back])
     for axes, name in zip(figure.rows(len(names)), names, strict=True):
         series = history[name]
-        axes.plot(series["step"], series["value"], color="tab:blue", alpha=0.3, linewidth=0.8)
-        axes.plot(series["step"], series["smoothed"], color="tab:blue", linewidth=1.6)
+        found = series["step"], series["value"], series["smoothed"]
+        line = Line("tab:blue", *found, parts(series["time"], cut_at), back)
+        line.draw(axes)
         for each in epochs:
-            style = "-" if each.epoch else "--"
-            axes.axvline(each.step, color="tab:gray", alpha=0.4, linewidth=0.6, linestyle=style)
-        line = series["step"], series["value"], series["smoothed"]
-        _set_scale(axes, [("tab:blue", *line)], begins, log)
+            axes.axvline(each.step, color="tab:gray", alpha=0.4, linewidth=0.6)
+        _set_scale(axes, [line], begins, log)
         # The names come from users, and are not mathematical formulas.
         axes.set_ylabel(name, parse_math=False)
         axes.grid(alpha=0.25)
     figure.axes[-1].set_xlabel("step")
     _write_numbers(figure.axes[0], epochs)
+    for place in back[-_FEW:]:
+        _write(figure.axes[0], place, "rewound")
     return figure
 
 
@@ -69,16 +116,17 @@ def _set_scale(axes: Axes, lines: Sequence[Line], epochs: Sequence[float], log: 
     if log:
         axes.set_yscale("log")
         return
-    span = shown_range([(x, values, averages) for _, x, values, averages in lines], epochs)
+    span = shown_range([(each.places, each.values, each.smoothed) for each in lines], epochs)
     if span is None:
         return
     low, high = span
-    for color, x, values, _ in lines:
+    for line in lines:
+        values = line.values
         for beyond, edge, marker in ((values > high, 1, "^"), (values < low, 0, "v")):
-            places = x[beyond & np.isfinite(values)]
+            places = line.places[beyond & np.isfinite(values)]
             if not len(places):
                 continue
-            (drawn,) = axes.plot(places, np.full(len(places), edge), marker, color=color)
+            (drawn,) = axes.plot(places, np.full(len(places), edge), marker, color=line.color)
             drawn.set(transform=axes.get_xaxis_transform(), clip_on=False, markersize=4)
     if high > low:
         margin = 0.05 * (high - low)
@@ -88,25 +136,24 @@ def _set_scale(axes: Axes, lines: Sequence[Line], epochs: Sequence[float], log: 
 def _write_numbers(axes: Axes, epochs: Sequence[EpochBegin]) -> None:
     """Write the numbers of epochs above the first chart, at most some thirty."""
     for each in epochs[:: 1 + len(epochs) // _FEW]:
-        number = str(each.epoch) if each.epoch else "rewound"
-        text = f"epoch {number}" if each is epochs[0] and each.epoch else number
-        where = axes.get_xaxis_transform()
-        axes.text(each.step, 1.02, text, transform=where, color="tab:gray", fontsize="x-small")
+        text = f"epoch {each.epoch}" if each is epochs[0] else str(each.epoch)
+        _write(axes, each.step, text)
+
+
+def _write(axes: Axes, place: float, text: str) -> None:
+    where = axes.get_xaxis_transform()
+    axes.text(place, 1.02, text, transform=where, color="tab:gray", fontsize="x-small")
 
 
 def plot_runs(
-    lines: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]],
-    metrics: Sequence[str],
-    places: str,
-    *,
-    log: bool,
+    lines: Mapping[str, Mapping[str, Line]], metrics: Sequence[str], places: str, *, log: bool
 ) -> Figure:
     """Draw runs over each other.
 
     Parameters
     ----------
     lines : mapping of str to mapping
-        By run, by metric: the places, the values, and the smoothed values.
+        By run, by metric.
     metrics : sequence of str
         Each has axes of its own.
     places : str
@@ -116,25 +163,21 @@ def plot_runs(
     """
     figure = MetricsFigure(len(metrics))
     for axes, name in zip(figure.rows(len(metrics)), metrics, strict=True):
-        shown: dict[str, Line2D] = {}
-        drawn: list[Line] = []
-        for number, (run, found) in enumerate(lines.items()):
-            if name not in found:
-                continue
-            x, raw, smoothed = found[name]
-            color, marker = f"C{number % 10}", "o" if len(x) <= _FEW else ""
-            if not np.array_equal(raw, smoothed, equal_nan=True):
-                axes.plot(x, raw, color=color, alpha=0.25, linewidth=0.8)
-            style: dict[str, Any] = {"linewidth": 1.6, "marker": marker, "markersize": 4}
-            (shown[run],) = axes.plot(x, smoothed, color=color, zorder=3, **style)
-            drawn.append((color, x, raw, smoothed))
-        legend = axes.legend(shown.values(), [*map(str, range(len(shown)))], fontsize="small")
+        shown = {run: found[name] for run, found in lines.items() if name in found}
+        for line in shown.values():
+            line.draw(axes)
+        # Of its own: all of a line may be of an abandoned branch.
+        handles = [
+            Line2D([], [], color=line.color, linewidth=1.6, marker=line.marker, markersize=4)
+            for line in shown.values()
+        ]
+        legend = axes.legend(handles, [*map(str, range(len(shown)))], fontsize="small")
         for text, run in zip(legend.get_texts(), shown, strict=True):
             # A name may begin as what matplotlib leaves out, and is no mathematical formula.
             text.set_parse_math(False)
             text.set_text(truncate(run, NAME))
         axes.set_ylabel(name, parse_math=False)
-        _set_scale(axes, drawn, (), log)
+        _set_scale(axes, [*shown.values()], (), log)
         axes.grid(alpha=0.25)
     figure.axes[-1].set_xlabel(places)
     return figure

@@ -15,10 +15,19 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from psnb._src.monitor.branches import Cut, parts
 from psnb._src.monitor.charts.value_range import shown_range
 from psnb._src.monitor.history import VALIDATION
 from psnb._src.monitor.html.tables import TEMPLATES
-from psnb._src.monitor.protocol import EpochMark, Metric, Number, ServerRow, Update, WorkerRow
+from psnb._src.monitor.protocol import (
+    EpochMark,
+    Metric,
+    Number,
+    RewindMark,
+    ServerRow,
+    Update,
+    WorkerRow,
+)
 from psnb._src.monitor.states import Tone
 from psnb._src.utils.phases import PHASES
 from psnb._src.utils.text import counted, size_text
@@ -64,11 +73,15 @@ def render(update: Update, note: str = "") -> str:
         One ``div``. Every name in it is escaped.
     """
     metrics, epochs = update.get("metrics", []), update.get("epochs", [])
-    steps = _steps(metrics, epochs)
+    rewinds = update.get("rewinds", [])
+    steps = _steps(metrics, [*epochs, *rewinds])
     return TEMPLATES.get_template("summary.html").render(
         update=update,
         note=note,
-        charts=[(several, chart(several, epochs, steps)) for several in _with_validation(metrics)],
+        charts=[
+            (several, chart(several, epochs, steps, rewinds))
+            for several in _with_validation(metrics)
+        ],
         workers=[_worker(row) for row in update.get("workers", [])],
         servers=[_server(row) for row in update.get("servers", [])],
         failures=update.get("failures", [])[-MOST_FAILURES:],
@@ -126,17 +139,24 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _steps(metrics: Sequence[Metric], epochs: Sequence[EpochMark]) -> tuple[float, float]:
+def _steps(
+    metrics: Sequence[Metric], marks: Sequence[EpochMark | RewindMark]
+) -> tuple[float, float]:
     """Return the first and the last step of all charts."""
     steps = [np.frombuffer(base64.b64decode(each["steps"]), "<f8") for each in metrics]
-    every = np.concatenate([*steps, np.array([each["step"] for each in epochs], float)])
+    every = np.concatenate([*steps, _steps_of(marks)])
     return (float(every.min()), float(every.max())) if every.size else (0.0, 0.0)
+
+
+def _steps_of(marks: Sequence[EpochMark | RewindMark]) -> np.ndarray:
+    return np.array([each["step"] for each in marks], float)
 
 
 def chart(
     metrics: Sequence[Metric],
     epochs: Sequence[EpochMark] = (),
     along: tuple[float, float] = (0.0, 0.0),
+    rewinds: Sequence[RewindMark] = (),
 ) -> dict[str, Any] | None:
     """Return a chart of whole series: values in pale, their average in strong colour.
 
@@ -151,6 +171,8 @@ def chart(
         Where epochs begin.
     along : tuple of float
         The first and the last step, of all charts.
+    rewinds : sequence of RewindMark
+        Where parameters went back.
 
     Returns
     -------
@@ -160,13 +182,13 @@ def chart(
     """
     lines = []
     for metric in metrics:
-        packed = metric["steps"], metric["values"], metric["averages"]
+        packed = (metric[each] for each in ("steps", "values", "averages", "times"))
         line = np.array([np.frombuffer(base64.b64decode(each), "<f8") for each in packed])
         if line.shape[1] > MOST_POINTS:
             line = line[:, np.linspace(0, line.shape[1] - 1, MOST_POINTS).astype(int)]
         lines.append(line)
-    begins = [float(each["step"]) for each in epochs]
-    span = shown_range([(steps, values, averages) for steps, values, averages in lines], begins)
+    begins = sorted(_steps_of([*epochs, *rewinds]).tolist())
+    span = shown_range([(line[0], line[1], line[2]) for line in lines], begins)
     if span is None:
         return None
     (first, last), (low, high) = along, span
@@ -187,16 +209,20 @@ def chart(
         # A point alone is a dot: it takes a line of no length.
         return "".join(parts) if len(parts) != 1 else f"{parts[0]}h0"
 
-    paths = [(f"M{x:.1f},{TOP}V{BOTTOM}", "#808080", "begin") for x in across(np.array(begins))]
-    for (steps, values, averages), colour in zip(lines, COLOURS, strict=False):
-        paths += [
-            (path(steps, values), colour, "value"),
-            (path(steps, averages), colour, "average"),
-        ]
+    places = {"begin": across(_steps_of(epochs)), "rewind": across(_steps_of(rewinds))}
+    paths = [(f"M{x:.1f},{TOP}V{BOTTOM}", "#808080", look) for look in places for x in places[look]]
+    cut_at = [Cut(each["step"], each["time"], 0.0, each["kept"]) for each in rewinds]
+    for (steps, values, averages, times), colour in zip(lines, COLOURS, strict=False):
+        for points, abandoned in parts(times, cut_at):
+            branch = "abandoned-" if abandoned else ""
+            paths += [
+                (path(steps[points], each[points]), colour, branch + look)
+                for each, look in ((values, "value"), (averages, "average"))
+            ]
         beyond = _triangles(across(steps), values, low, high)
         paths += [(beyond, colour, "beyond")] if beyond else []
     titles = [_sentence(metric, line) for metric, line in zip(metrics, lines, strict=True)]
-    texts = _axes(first, last, low, high) + _numbers(epochs, across(np.array(begins)))
+    texts = _axes(first, last, low, high) + _numbers(epochs, places["begin"])
     return {"title": "; ".join(filter(None, titles)), "paths": paths, "texts": texts}
 
 
@@ -249,8 +275,11 @@ def _axes(first: float, last: float, low: float, high: float) -> list[tuple[str,
 
 _LOOKS = {
     "begin": 'fill="none" stroke-opacity="0.5"',
+    "rewind": 'fill="none" stroke-opacity="0.8" stroke-dasharray="4"',
     "value": 'fill="none" stroke-opacity="0.45"',
     "average": 'fill="none" stroke-width="1.5"',
+    "abandoned-value": 'fill="none" stroke-opacity="0.15"',
+    "abandoned-average": 'fill="none" stroke-width="1.5" stroke-opacity="0.35"',
     "beyond": 'fill="currentColor" stroke-opacity="0"',
 }
 
