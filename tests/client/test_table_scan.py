@@ -179,7 +179,7 @@ def test_nothing_is_made_or_counted(rows: int | None) -> None:
 @pytest.mark.parametrize(
     ("query", "error", "match"),
     [
-        (77, ConfigurationError, "1 of 1 ids have no row, the first is 77"),
+        (77, ConfigurationError, "1 of 1 ids have no row, the first is 77: give vectors"),
         ([[1, 2]], InvalidArrayError, "expected an id or ids"),
         ([1.0, 2.0, 3.0], InvalidArrayError, r"expected a vector \(2,\)"),
         (1.5, InvalidArrayError, "expected a vector"),

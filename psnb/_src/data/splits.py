@@ -232,7 +232,8 @@ def _uncuttable(node: Node) -> ConfigurationError:
     return ConfigurationError(
         f"{node.label()} cannot be cut into parts that are read apart from each other: it depends "
         "on what comes before. Leave it out, and make the dataset of a part of the files or "
-        "arrays; or use sharding='none', with which every worker sees everything"
+        "arrays; or save(path) it, and read that by Dataset.load(path). In a per-worker dataset, "
+        "sharding='none' has every worker see everything"
     )
 
 

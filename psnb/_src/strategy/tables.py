@@ -32,7 +32,7 @@ from psnb._src.server.tables.sharding import Partitioner, row_ranges
 from psnb._src.strategy.servers import Servers
 from psnb._src.transport.half_width import computed
 from psnb._src.utils.checks import is_integer
-from psnb._src.utils.text import Named, shown
+from psnb._src.utils.text import Named, shown, with_article
 from psnb.errors import ConfigurationError, PsnbError
 
 MOST_KEPT = 256 << 20
@@ -119,7 +119,7 @@ class TableFactory:
                     number += 1
             if not isinstance(name, str) or not name:
                 raise ConfigurationError(
-                    f"the name of a {kind} must be a text, found {shown(name)}"
+                    f"the name of {with_article(kind)} must be a text, found {shown(name)}"
                 )
             if name in self._parameters:
                 raise ConfigurationError(

@@ -204,7 +204,8 @@ def _queries(
     if not found.there.all():
         missing = flat[~found.there]
         raise ConfigurationError(
-            f"{what}: {missing.size} of {flat.size} ids have no row, the first is {missing[0]}"
+            f"{what}: {missing.size} of {flat.size} ids have no row, the first is {missing[0]}: "
+            "give vectors, such as lookup(ids, training=False), the rows that they would begin with"
         )
     vectors = found.values.astype(np.float64)
     if not np.isfinite(vectors).all():
