@@ -23,6 +23,7 @@ from psnb._src.server.operations import (
     CommitPart,
     CommitParts,
     EndLoading,
+    EndRound,
     GiveUpCommit,
     HostShards,
     MeasureTables,
@@ -101,7 +102,9 @@ WAIT = {
     "commit": CommitPart(COMMIT, PARTS[A]),
     "preparing": PreparePart(COMMIT, PARTS[A]),
     "applying": ApplyCommit(COMMIT),
+    "deciding": ApplyCommit(COMMIT, decided=True),
     "several": CommitParts(COMMIT, {0: PARTS[A]}),
+    "round": EndRound("w", 1, (), {}),
     "read": on_table("v", ReadValues()),
     "lookup": on_table("v", LookUpRows(IDS)),
     "preview": on_table("v", Preview([], ReadValues())),
@@ -109,7 +112,6 @@ WAIT = {
     "snapshot": TakeSnapshot("v"),
 }
 GO_ON = {
-    "decided": ApplyCommit(COMMIT, decided=True),
     "given up": GiveUpCommit(COMMIT),
     "loading": on_table("v", PutSegment({})),
     "tuning": on_table("v", TuneOptimizer({})),

@@ -222,5 +222,6 @@ def test_tables_that_were_being_loaded_are_reported() -> None:
     assert not drive(recover_orphans(SHARDS, ask), world.attempt)
     world.run((B, BeginLoading("restore")))
     assert drive(recover_orphans(SHARDS, ask), world.attempt)
+    assert not world.shards[B].waits(ApplyCommit(COMMIT, decided=True))
     world.run((B, OpenLog()))
     assert not world.shards[B].log.loading

@@ -298,13 +298,12 @@ def loading(server_client: ServerClient, loads: Sequence[TableLoad]) -> Iterator
         facts = list(zip(shards, found, strict=True))
         applied = {fact.commit[:3] for _, each in facts for fact in each if fact.applied}
         # All have prepared what one has applied. The rest of it would come later, by itself.
+        rest = {
+            shard: [f.commit for f in each if not f.applied and f.commit[:3] in applied]
+            for shard, each in facts
+        }
         server_client.call(
-            [
-                Request(shard, ops.ApplyCommit(fact.commit, decided=True))
-                for shard, each in facts
-                for fact in each
-                if not fact.applied and fact.commit[:3] in applied
-            ]
+            [Request(shard, ops.BeginLoading(key, each)) for shard, each in rest.items() if each]
         )
         yield
     finally:

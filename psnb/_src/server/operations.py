@@ -128,12 +128,14 @@ class OpenLog(ShardOperation, frozen=True):
 
 
 class BeginLoading(ShardOperation, frozen=True):
-    """Has new commits and reads wait while tables are loaded, under a key.
+    """Has commits and reads wait while tables are loaded, under a key.
 
-    The answer is what the log has of commits in which other shards take part.
+    First it applies what other shards have ``applied``. The answer is what the log has of commits
+    in which other shards take part.
     """
 
     key: str
+    applied: Sequence[Commit] = ()
 
 
 class EndLoading(ShardOperation, frozen=True):

@@ -47,8 +47,9 @@ from psnb.errors import (
 
 _COMMITS = (ops.CommitPart, ops.PreparePart)
 
-_AFTER_LOADING = (TableRead, Preview, ShrinkTable)
-"""Operations of tables that wait while these are loaded; others load them, or only describe."""
+_AFTER_LOADING = (*_COMMITS, ops.ApplyCommit, ops.CommitParts, ops.EndRound, ops.TakeSnapshot)
+_TABLES_AFTER_LOADING = (TableRead, Preview, ShrinkTable)
+"""What waits while tables are loaded; other operations load them, or only describe."""
 
 
 class ParameterShard:
@@ -100,7 +101,9 @@ class ParameterShard:
                 for mark in list(self._marks):  # those of the owner before
                     self._drop_mark(mark)
                 return None
-            case ops.BeginLoading(key):
+            case ops.BeginLoading(key, applied):
+                for each in applied:
+                    self._apply(self.log.find(each, decided=True))
                 return self.log.begin_loading(key)
             case ops.EndLoading(key):
                 return self.log.end_loading(key)
@@ -131,17 +134,14 @@ class ParameterShard:
     def waits(self, operation: ShardOperation) -> bool:
         """Return whether an operation must wait until tables are loaded.
 
-        It might find one in part, or be there in part itself. Only the primary calls this. What was
-        decided before, by whoever loads them, does not wait.
+        It might find one in part, or be there in part itself. Only the primary calls this. When
+        another process takes over, nobody is left who loads them.
         """
-        if not self.log.loading:
+        if not self.log.loading or self.log.closed:
             return False
-        match operation:
-            case OnTables(operation=of):
-                return isinstance(of, _AFTER_LOADING)
-            case ops.ApplyCommit(decided=decided):
-                return not decided
-        return isinstance(operation, (*_COMMITS, ops.CommitParts, ops.TakeSnapshot))
+        if isinstance(operation, OnTables):
+            return isinstance(operation.operation, _TABLES_AFTER_LOADING)
+        return isinstance(operation, _AFTER_LOADING)
 
     def decided(self, operation: ShardOperation) -> ShardOperation:
         """Return an operation with all that a copy might decide in another way.
