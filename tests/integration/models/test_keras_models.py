@@ -157,7 +157,10 @@ def small(cluster: Client) -> Iterator[psnb.keras.DistributedKeras]:
 
 
 def test_fit_has_keras_parameters_drives_callbacks_and_saves_a_plain_file(
-    small: psnb.keras.DistributedKeras, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    small: psnb.keras.DistributedKeras,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     x, y = nets.joined(nets.data(steps=20))
     recorder = Recorder()
@@ -187,8 +190,9 @@ def test_fit_has_keras_parameters_drives_callbacks_and_saves_a_plain_file(
     predicted = small.predict(x, batch_size=50, verbose=0, callbacks=[recorder])
     assert recorder.begun[-1] == "predict"
     evaluated = small.evaluate(x, y, batch_size=50, return_dict=True, verbose=0)
-    small.save(tmp_path / "model.keras")
-    small.save_weights(tmp_path / "model.weights.h5")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    small.save("~/model.keras")
+    small.save_weights("~/model.weights.h5")
     with pytest.warns(UserWarning, match="Skipping variable loading for optimizer 'adam"):
         plain = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(plain.predict(x, verbose=0), predicted, rtol=1e-4, atol=1e-6)
@@ -196,7 +200,7 @@ def test_fit_has_keras_parameters_drives_callbacks_and_saves_a_plain_file(
     assert evaluated == pytest.approx(expected, rel=1e-4)
 
     small.set_weights([each * 0 for each in small.get_weights()])
-    small.load_weights(tmp_path / "model.weights.h5")
+    small.load_weights("~/model.weights.h5")
     again = small.predict(x, batch_size=50, verbose=0)
     np.testing.assert_allclose(again, predicted, rtol=1e-5, atol=1e-6)
 

@@ -33,7 +33,7 @@ from psnb._src.models.keras.split import as_array, plain_copy, split
 from psnb._src.models.step_description import StepDescription
 from psnb._src.models.table_options import TableOptions
 from psnb._src.strategy.strategy import ParameterServerStrategy
-from psnb._src.utils.checks import integer
+from psnb._src.utils.checks import integer, path_text
 from psnb.errors import ConfigurationError
 
 _BACKENDS = ("jax", "torch")
@@ -381,16 +381,17 @@ class DistributedKeras:
 
         Where the optimizer keeps state, Keras warns when the file is loaded that it is not there.
         """
-        self.undistributed().save(filepath, overwrite=overwrite, **options)
+        self.undistributed().save(_file(filepath), overwrite=overwrite, **options)
 
     def save_weights(self, filepath: str | Path, overwrite: bool = True) -> None:
         """Save the weights as Keras does."""
-        plain_copy(self._model, self.get_weights()).save_weights(filepath, overwrite=overwrite)
+        plain = plain_copy(self._model, self.get_weights())
+        plain.save_weights(_file(filepath), overwrite=overwrite)
 
     def load_weights(self, filepath: str | Path, **options: Any) -> None:
         """Replace the weights by a file's, of this model or of the undistributed one."""
         plain = plain_copy(self._model, self.get_weights())
-        plain.load_weights(filepath, **options)
+        plain.load_weights(_file(filepath), **options)
         self.set_weights(plain.get_weights())
 
     def _compiled(self) -> CompiledModel:
@@ -419,6 +420,11 @@ class DistributedKeras:
                 "plain = model.undistributed(); set trainable in plain; "
                 "psnb.keras.distribute(plain, strategy, name=...)"
             )
+
+
+def _file(given: Any) -> Any:
+    """Return a path with the home folder in place of ``~``; Keras takes open files, too."""
+    return path_text("filepath", given) if isinstance(given, str | Path) else given
 
 
 def _trainable(model: Any) -> frozenset[tuple[str, bool]]:
