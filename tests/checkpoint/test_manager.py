@@ -13,7 +13,6 @@ from distributed import Client
 
 import psnb
 from psnb.errors import CheckpointError, ConfigurationError
-from tests.checkpoint.saved import damage, names
 
 Strategy = psnb.ParameterServerStrategy
 
@@ -144,15 +143,6 @@ def test_chosen_checkpoint_is_restored(strategy: Strategy, manager: psnb.Checkpo
     assert v.read() == 0
 
 
-def test_newest_checkpoints_are_kept(coordinator: psnb.ClusterCoordinator, tmp_path: Path) -> None:
-    manager = psnb.CheckpointManager(coordinator, tmp_path, max_to_keep=2)
-    assert manager.latest_checkpoint is None
-    paths = [manager.save() for _ in range(4)]
-    assert manager.checkpoints == paths[2:]
-    assert manager.latest_checkpoint == paths[3]
-    assert names(tmp_path) == [path.name for path in paths[2:]]
-
-
 def test_another_manager_goes_on_in_the_same_folder(
     coordinator: psnb.ClusterCoordinator, manager: psnb.CheckpointManager, tmp_path: Path
 ) -> None:
@@ -174,23 +164,6 @@ def test_optimizer_of_the_same_state_may_have_other_hyperparameters(
 
 
 MISMATCHES: dict[str, tuple[Callable[[Strategy], Any], str]] = {
-    "missing": (
-        lambda s: s.variable(1.0, name="new"),
-        r"missing in it: 'new': expected kind 'variable', shape \[\], dtype 'float32', slots \[\]",
-    ),
-    "unexpected": (lambda s: None, r"only in it: 'v': found kind 'variable', shape \[3\]"),
-    "shape": (
-        lambda s: s.variable([1.0, 2.0], name="v"),
-        r"'v': expected shape \[2\], found \[3\]",
-    ),
-    "dtype": (
-        lambda s: s.variable(np.ones(3), name="v"),
-        "'v': expected dtype 'float64', found 'float32'",
-    ),
-    "slots": (
-        lambda s: s.variable(np.ones(3, np.float32), name="v", optimizer=psnb.Adagrad()),
-        r"'v': expected slots \['accumulator'\], found \[\]",
-    ),
     "kind": (lambda s: s.embedding("v", 3), "'v': expected kind 'embedding', found 'variable'"),
     "dim": (lambda s: s.embedding("e", 3, rows=4), "'e': expected dim 3, found 2"),
     "rows": (lambda s: s.embedding("e", 2), "'e': expected rows None, found 4"),
@@ -217,18 +190,6 @@ def test_checkpoint_that_does_not_fit_is_refused_and_nothing_changed(
         with pytest.raises(CheckpointError, match=rf"(?s)ckpt-000001.*{message}"):
             unfit.restore()
         assert first.read() == 9
-
-
-def test_damaged_shard_is_refused_and_nothing_changed(
-    strategy: Strategy, manager: psnb.CheckpointManager
-) -> None:
-    first, second = strategy.variable(1.0, name="first"), strategy.variable(1.0, name="second")
-    damage(manager.save(), "second")
-    first.assign(9.0)
-    second.assign(9.0)
-    with pytest.raises(CheckpointError, match="is damaged, where 'second' is"):
-        manager.restore()
-    assert (first.read(), second.read()) == (9, 9)
 
 
 def test_nothing_to_restore_is_reported_with_the_folder(
@@ -259,12 +220,6 @@ def test_number_to_keep_below_one_is_refused(
 def test_what_is_no_coordinator_is_refused(strategy: Strategy, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"coordinator must be a psnb\.ClusterCoordinator"):
         psnb.CheckpointManager(strategy, tmp_path)  # type: ignore[arg-type]
-
-
-def test_metadata_that_is_not_json_is_refused(manager: psnb.CheckpointManager) -> None:
-    with pytest.raises(CheckpointError, match="metadata"):
-        manager.save({"step": np.int64(1)})
-    assert manager.checkpoints == []
 
 
 def test_manifest_names_the_optimizer_for_people_to_read(

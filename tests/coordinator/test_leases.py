@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import random
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from psnb._src.coordinator.scheduling.free_parts import SplitRange
 from psnb._src.coordinator.scheduling.leases import HELD_SECONDS, EpochLeases, Progress
@@ -318,94 +315,6 @@ def test_a_lease_that_is_returned_is_leased_next() -> None:
 def test_a_state_that_does_not_fit_is_refused(state: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="state"):
         EpochLeases(1, state)
-
-
-@given(st.integers(0, 2**32), st.lists(st.integers(0, 20), min_size=1, max_size=6))
-def test_every_element_is_used_once_whatever_happens(seed: int, sizes: list[int]) -> None:
-    random_ = random.Random(seed)
-    leases = EpochLeases(len(sizes))
-    used = [[0] * size for size in sizes]  # by closures that have ended well
-    holders = {f"w{i}": None for i in range(3)}  # type: dict[str, tuple[int, SplitRange, int] | None]
-    unreported: dict[str, list[Taken]] = {holder: [] for holder in holders}
-    running: dict[int, tuple[str, list[tuple[int, int]]]] = {}  # and what they have taken
-    lost: dict[int, None] = {}  # run again, first on what they are known to have taken
-    closures = 0
-
-    def report(holder: str) -> None:
-        for taken in unreported[holder]:
-            leases.take(holder, taken)
-        unreported[holder] = []
-
-    def use(taken: list[tuple[int, int]]) -> None:
-        for split, position in taken:
-            used[split][position] += 1
-
-    for _ in range(5000):
-        if leases.progress().over and not running and not lost:
-            break
-        holder = random_.choice(list(holders))
-        match random_.choice(["step", "step", "step", "report", "end", "fail", "again", "die"]):
-            case "step":
-                lease = holders[holder]
-                if lease is None:
-                    report(holder)
-                    found = leases.lease(holder)
-                    if found is None:
-                        continue
-                    lease = (*found, found[1].state or 0)
-                number, range_, at = lease
-                first = range_.state or 0
-                end = sizes[range_.split] if range_.count is None else first + range_.count
-                count = min(random_.randint(1, 4), end - at)
-                ended = at + count == end
-                taken = Taken(1, number, closures, at - first, count, at + count, ended)
-                unreported[holder].append(taken)
-                running[closures] = holder, [(range_.split, each) for each in range(at, at + count)]
-                closures += 1
-                holders[holder] = None if ended else (number, range_, at + count)
-            case "report":
-                report(holder)
-            case "end" | "fail" as how if running:
-                closure = random_.choice(list(running))
-                holder, taken_there = running.pop(closure)
-                report(holder)
-                if how == "end":
-                    use(taken_there)
-                leases.end(closure, succeeded=how == "end")
-            case "again" if lost:
-                closure, _ = lost.popitem()
-                running[closure] = holder, taken_there = holder, []
-                left = random_.randint(0, 6)
-                for number, range_ in leases.again(holder, closure):
-                    count = min(left, range_.count or 0)
-                    first = range_.state or 0
-                    after, ended = first + count, count == range_.count
-                    if count:
-                        taken = Taken(1, number, closure, 0, count, after, ended)
-                        unreported[holder].append(taken)
-                    taken_there += [(range_.split, each) for each in range(first, after)]
-                    left -= count
-            case "die":
-                effective = []
-                for closure, (where, taken_there) in list(running.items()):
-                    if where == holder:
-                        del running[closure]
-                        if random_.random() < 0.5:  # its effect is on the servers
-                            use(taken_there)
-                            effective.append(closure)
-                        else:
-                            lost[closure] = None
-                for each in unreported[holder]:
-                    if each.closure in effective:
-                        leases.note_used(each)
-                leases.lose(holder)
-                for closure in effective:
-                    leases.end(closure, succeeded=True)
-                holders[holder], unreported[holder] = None, []
-    else:
-        pytest.fail("the epoch does not end")
-    assert used == [[1] * size for size in sizes]
-    assert leases.progress().visits == sum(sizes)
 
 
 def test_workers_lease_the_splits_whose_data_they_have() -> None:

@@ -10,70 +10,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from psnb._src.coordinator.closures.options import ScheduleOptions
 from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
-from psnb._src.coordinator.scheduling.work import Work
-from psnb._src.protocol.messages import AskLease, Taken
-from tests.coordinator.queues import (
-    ClosureQueue,
-    closure,
-    commit_of,
-    fail,
-    put_back,
-    succeed,
-)
+from psnb._src.coordinator.scheduling.work import Numbers, Work
+from psnb._src.protocol.messages import EFFECTIVE, AskLease, Taken
+from tests.coordinator.queues import ClosureQueue, done, fail, make_work, put_back
+from tests.coordinator.test_runs import advance, end
 
 
 class _World:
-    """A dataset's splits, workers that read them, and a server that counts visits, by chance."""
+    """Workers that do closures of one or many steps on leased splits, and fail and die."""
 
     def __init__(self, seed: int, sizes: list[int]) -> None:
-        self.chance = random.Random(seed)
-        self.sizes, self.visits = sizes, [[0] * size for size in sizes]
-        self.committed: dict[int, list[Taken]] = {}  # and what servers remember beside it
+        self.chance, self.sizes = random.Random(seed), sizes
+        self.visits = [[0] * size for size in sizes]
         self.leases = LeaseRegistry()
         self.queue = ClosureQueue(100, leases=self.leases)
-        self.epoch = self.leases.open(len(sizes))
+        self.epoch, self.numbers = self.leases.open(len(sizes)), Numbers()
+        self.known: dict[int, list[Taken]] = {}  # what servers remember, by commit
         self.lives = 0
-        self.put = 0
         self.workers = [_Worker(self) for _ in range(3)]
 
     def step(self) -> None:
         worker = self.chance.choice(self.workers)
-        action = self.chance.choice(
-            ["put", "take", "work", "work", "answer", "fail", "die", "cancel"]
-        )
-        if action == "put" and not self.queue.failing():
-            self.queue.put(closure(self.queue, self.put, retries=10_000))
-            self.put += 1
-        elif action == "cancel" and self.chance.random() < 0.1:
+        if not self.queue.failing() and self.queue.statistics().queued < 3:
+            how = ScheduleOptions(retries=10_000, steps=self.chance.choice([1, 8]))
+            self.queue.put(make_work(self.queue, self.numbers.take(8), how))
+        getattr(
+            worker, self.chance.choice(["take", "work", "work", "work", "report", "fail", "die"])
+        )()
+        if self.chance.random() < 0.01:
             self.queue.cancel_queued()
-        elif action in ("take", "work", "answer", "fail", "die"):
-            getattr(worker, action)()
         with contextlib.suppress(ValueError):
             self.queue.done()
 
-    def commit(self, closure: Work, used: list[tuple[int, int]], taken: list[Taken]) -> None:
-        assert commit_of(closure) not in self.committed
-        self.committed[commit_of(closure)] = taken
-        for split, position in used:
-            self.visits[split][position] += 1
-
-    def lose(self, closures: list[Work], worker: str) -> None:
-        """Find out what became of closures whose worker was lost, and its leases."""
-        again = []
-        lost = self.queue.lose(closures)
-        for each in closures:
-            self.leases.note_used(self.committed.get(commit_of(each), ()))
-        self.leases.lose(worker)
-        for each in lost:
-            if commit_of(each) in self.committed:
-                succeed(self.queue, each)
-            else:
-                again.append(each)
-        put_back(self.queue, *again)
-
 
 class _Worker:
+    """One with two threads: two runs at a time, on one iterator."""
+
     def __init__(self, world: _World) -> None:
         self.world = world
         self.live()
@@ -81,88 +55,116 @@ class _Worker:
     def live(self) -> None:
         self.world.lives += 1
         self.name = f"life {self.world.lives}"
-        self.lease: tuple[int, int, int, int] | None = None  # number, split, from, to
-        self.begun: list[Work] = []
-        self.ended: list[Work] = []  # and the coordinator has not heard of it
-        self.unreported: list[tuple[Hashable, Taken]] = []
+        self.lease: tuple[int, int, int, int, int] | None = None
+        self.runs: dict[Work, list[int]] = {}  # and the steps that are done and not reported
+        self.ended: list[Work] = []
+        self.taken: list[tuple[Hashable, Taken]] = []
 
     def take(self) -> None:
-        self.begun += self.world.queue.take(self.world.chance.randint(1, 2))
+        if len(self.runs) < 2:
+            steps = self.world.chance.randint(1, 8)
+            self.runs |= {run: [] for run in self.world.queue.take(1, steps=steps)}
 
     def work(self) -> None:
-        if not self.begun:
+        """Do a step of a run."""
+        world = self.world
+        going = [run for run in self.runs if run not in self.ended]
+        if not going:
             return
-        world, each = self.world, self.begun.pop(0)
-        taken: list[Taken] = []
-        used = self.again(each, taken) or self.read(each.id, taken)
-        if used:  # else it has nothing to write
-            world.commit(each, used, taken)
-        if world.chance.random() < 0.2:
-            self.report()
-        self.ended.append(each)
+        run = world.chance.choice(going)
+        done = self.runs[run]
+        number, commit = run.number + len(done), run.execution.commit + len(done)
+        used, taken = self.again(run, number)
+        if not used:
+            used, taken = self.read(number)
+        if used:
+            assert commit not in world.known
+            world.known[commit] = taken
+            for split, position in used:
+                world.visits[split][position] += 1
+        done.append(number)
+        if not used or len(done) == run.left or world.chance.random() < 0.05:
+            self.ended.append(run)
 
-    def again(self, closure: Work, noted: list[Taken]) -> list[tuple[int, int]]:
+    def again(self, run: Work, number: int) -> tuple[list[tuple[int, int]], list[Taken]]:
         """Take what an earlier attempt had taken, or less of it."""
-        found: list[tuple[int, int]] = []
-        left = self.world.chance.randint(0, 3)
-        for part in closure.execution.ranges if left else ():
+        used: list[tuple[int, int]] = []
+        noted: list[Taken] = []
+        left = self.world.chance.randint(0, 2)
+        for part in run.execution.ranges:
             count, first = min(left, part.count), part.state or 0
-            left -= count
-            taken = Taken(
-                *(part.epoch, part.lease, closure.id, 0, count, first + count),
-                ended=count == part.count,
-            )
-            if count:
-                self.unreported.append((self.world.queue.worker_of(closure), taken))
-                noted.append(taken)
-            found += [(part.split, position) for position in range(first, first + count)]
-        return found
+            if part.closure == number and count:
+                left -= count
+                where, ended = (part.epoch, part.lease, number), count == part.count
+                noted.append(Taken(*where, 0, count, first + count, ended))
+                used += [(part.split, position) for position in range(first, first + count)]
+        self.taken += [(self.world.queue.worker_of(run), each) for each in noted]
+        return used, noted
 
-    def read(self, closure: int, noted: list[Taken]) -> list[tuple[int, int]]:
+    def read(self, number: int) -> tuple[list[tuple[int, int]], list[Taken]]:
         world = self.world
         if self.lease is None:
-            self.report()
-            found = world.leases.lease(self.name, AskLease(world.epoch, closure, None))
+            self.send()
+            found = world.leases.lease(self.name, AskLease(world.epoch, number, None))
             if found is None:
-                return []
+                return [], []
             first = found.state or 0
             end = first + found.count if found.count else world.sizes[found.split]
-            self.lease = found.number, found.split, first, end
-            self.at = 0
-        number, split, first, end = self.lease
-        last = min(end, first + world.chance.randint(1, 3))
-        self.lease = (number, split, last, end) if last < end else None
-        count, ended = last - first, last == end
-        taken = Taken(world.epoch, number, closure, self.at, count, last, ended)
-        self.at += count
-        self.unreported.append((self.name, taken))
-        noted.append(taken)
-        return [(split, position) for position in range(first, last)]
+            self.lease = found.number, found.split, first, first, end
+        lease, split, first, at, end = self.lease
+        last = min(end, at + world.chance.randint(1, 2))
+        self.lease = (lease, split, first, last, end) if last < end else None
+        taken = Taken(world.epoch, lease, number, at - first, last - at, last, last == end)
+        self.taken.append((self.name, taken))
+        return [(split, position) for position in range(at, last)], [taken]
+
+    def send(self) -> None:
+        """Report what is taken alone, of steps that are done or not."""
+        for holder, taken in self.taken:
+            self.world.leases.take(holder, taken)
+        self.taken = []
 
     def report(self) -> None:
-        for holder, taken in self.unreported:
-            self.world.leases.take(holder, taken)
-        self.unreported = []
-
-    def answer(self) -> None:
-        self.report()
-        for each in self.ended:
-            succeed(self.world.queue, each)
-        self.ended = []
+        effective = {number for done in self.runs.values() for number in done}
+        self.taken = [
+            (holder, each._replace(closure=EFFECTIVE) if each.closure in effective else each)
+            for holder, each in self.taken
+        ]
+        self.send()
+        for run, steps in list(self.runs.items()):
+            advance(self.world.queue, run, len(steps))
+            self.runs[run] = []
+            if run in self.ended:
+                end(self.world.queue, run)
+                self.ended.remove(run)
+                del self.runs[run]
 
     def fail(self) -> None:
-        if self.begun:
-            self.read(self.begun[0].id, [])
+        going = [run for run in self.runs if run not in self.ended]
+        if going and self.world.chance.random() < 0.3:
+            run = self.world.chance.choice(going)
+            self.read(run.number + len(self.runs[run]))
             self.report()
-            fail(self.world.queue, self.begun.pop(0), ValueError("boo"))
+            del self.runs[run]
+            fail(self.world.queue, run, ValueError("boo"))
 
     def die(self) -> None:
-        if self.world.chance.random() < 0.3:
-            self.world.lose([*self.ended, *self.begun], self.name)
+        world = self.world
+        if world.chance.random() < 0.3:
+            runs = world.queue.lose(list(self.runs))
+            for run in runs:
+                for commit in run.commits:
+                    if commit not in world.known:
+                        break
+                    world.leases.note_used(world.known[commit])
+                    advance(world.queue, run, 1)
+            world.leases.lose(self.name)
+            world.queue.settle([done(run, steps=0) for run in runs if not run.left])
+            put_back(world.queue, *(run for run in runs if run.left))
             self.live()
 
 
-@given(st.integers(0, 2**32), st.lists(st.integers(1, 12), min_size=1, max_size=5))
+@given(st.integers(0, 2**32), st.lists(st.integers(1, 20), min_size=1, max_size=4))
 def test_leased_examples_are_used_once_whatever_fails_or_dies(seed: int, sizes: list[int]) -> None:
     world = _World(seed, sizes)
     for _ in range(20_000):
@@ -172,3 +174,4 @@ def test_leased_examples_are_used_once_whatever_fails_or_dies(seed: int, sizes: 
     else:
         pytest.fail("the epoch does not end")
     assert world.visits == [[1] * size for size in sizes]
+    assert world.leases.progress(world.epoch).visits == sum(sizes)

@@ -1,6 +1,6 @@
-"""A step asks each server once and tells it once: counted on the wire, for each framework.
+"""A step asks each server once and tells it once: counted on the wire, for PyTorch.
 
-What steps ask of servers is in the framework's own tests; that it is one message, here.
+What steps ask of servers is in each framework's own tests; that it is one message, here.
 """
 
 from __future__ import annotations
@@ -14,19 +14,11 @@ import torch
 from torch import Tensor, nn
 
 import psnb
-import psnb.jax
-import psnb.keras
 import psnb.torch
 from psnb._src.client.requests import RequestRound
 from psnb._src.strategy.strategy import core_of
-from tests.integration.models import test_jax_models, test_keras_models, torch_wide_deep
+from tests.integration.models import torch_wide_deep
 from tests.integration.models import wide_and_deep as wd
-
-pytestmark = [
-    # Of Keras itself, with numpy 2 and without 64-bit integers.
-    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:Explicitly requested dtype:UserWarning"),
-]
 
 STEPS = 5
 ASKED, TOLD, APPLIED = "asked", "told", "applied"
@@ -98,26 +90,15 @@ def trained(
         return wire.since()
 
 
-def assert_one_round_trip(found: Messages, steps: int = STEPS) -> None:
-    assert len(found) == 2
-    for messages in found.values():
-        # With two servers, both have a step's gradients before either applies them.
-        assert messages == {ASKED: steps, TOLD: steps, APPLIED: steps}
-
-
-@pytest.mark.second_tier("tests/models/jax/test_train_step.py counts them, too; the wire: torch's")
-def test_a_step_of_jax_asks_each_server_once_and_tells_it_once(
-    strategy: psnb.ParameterServerStrategy,
-) -> None:
-    step = test_jax_models.step_of(strategy, test_jax_models.placed(strategy))
-    assert_one_round_trip(trained(strategy, step))
-
-
 def test_a_step_of_torch_asks_each_server_once_and_tells_it_once(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
     model = torch_wide_deep.distributed(strategy)
-    assert_one_round_trip(trained(strategy, torch_wide_deep.step_of(model)))
+    found = trained(strategy, torch_wide_deep.step_of(model))
+    assert len(found) == 2
+    for messages in found.values():
+        # With two servers, both have a step's gradients before either applies them.
+        assert messages == {ASKED: STEPS, TOLD: STEPS, APPLIED: STEPS}
 
 
 class ComputesIds(nn.Module):
@@ -143,18 +124,3 @@ def test_ids_that_a_module_computes_are_asked_for_table_by_table(
 
     for messages in trained(strategy, step).values():
         assert messages == {ASKED: 2 * STEPS, TOLD: STEPS, APPLIED: STEPS}
-
-
-@pytest.mark.second_tier("tests/models/keras/test_compiled_model.py counts; the wire: torch's")
-def test_a_step_of_keras_asks_each_server_once_and_tells_it_once(
-    strategy: psnb.ParameterServerStrategy,
-) -> None:
-    x, y = test_keras_models.data(STEPS)
-    model = psnb.keras.distribute(test_keras_models.model(), strategy, sparse=psnb.SGD(0.1))
-    model.compile("sgd", "binary_crossentropy")
-    with Wire(strategy) as wire:
-        model.fit(x, y, batch_size=wd.HALF, verbose=0)
-        wire.since()
-        model.fit(x, y, batch_size=wd.HALF, verbose=0)
-        found = wire.since()
-    assert_one_round_trip(found, 2 * STEPS)

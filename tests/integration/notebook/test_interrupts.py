@@ -24,19 +24,8 @@ def run(folder: Path, *interrupts: int, timeout: float) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "interrupts",
-    [
-        (200, 20, 20),
-        pytest.param(
-            (2000, 200, 200), marks=pytest.mark.second_tier("endurance: ten times as many")
-        ),
-    ],
-)
-def test_interrupts_end_no_coordinator_and_lose_and_double_nothing(
-    tmp_path: Path, interrupts: tuple[int, ...]
-) -> None:
-    run(tmp_path, *interrupts, timeout=250)
+def test_interrupts_end_no_coordinator_and_lose_and_double_nothing(tmp_path: Path) -> None:
+    run(tmp_path, 200, 20, 20, timeout=250)
 
 
 @pytest.mark.soak
