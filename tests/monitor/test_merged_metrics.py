@@ -18,6 +18,7 @@ from psnb._src.monitor.metrics import MOST_ARRIVED, MergedMetrics
 from psnb._src.monitor.statistics import MetricStatistics
 from psnb._src.monitor.viewed import Records
 from psnb._src.worker.reports import ReportedStates
+from psnb.errors import ConfigurationError
 
 MEAN = Mean()
 
@@ -298,3 +299,40 @@ def test_large_states_are_not_computed_again_all_the_time(
     assert found[-1] == 2.0
     reported.merged.draw(130.0)
     assert reported.values("loss") == [1.0, 2.0]
+
+
+def test_two_metrics_by_one_name_in_an_epoch_are_told(
+    reported: Reported, caplog: pytest.LogCaptureFixture
+) -> None:
+    auc = AUC()
+    reported.report(auc=auc([0, 1], [0.1, 0.2]))
+    reported.merged.begin(0.0)
+    reported.report(auc=auc([0, 1], [0.1, 0.2], by=["a", "b"]))  # a changed cell may
+    reported.merged.states()
+    assert not caplog.messages
+    reported.report(auc=auc([0, 1], [0.1, 0.2]))
+    reported.merged.states()
+    (warning,) = caplog.messages
+    assert "its value is of some examples only; give each a name of its own" in warning
+
+
+def test_numbers_by_the_name_of_a_metric_are_told(
+    reported: Reported, caplog: pytest.LogCaptureFixture
+) -> None:
+    reported.report(loss=MEAN([1.0]))
+    reported.merged.states()
+    reported.report_numbers(loss=2.0)
+    reported.merged.states()
+    (warning,) = caplog.messages
+    assert "psnb.report(loss=...): numbers are left out" in warning
+    assert "give them another name" in warning
+
+
+@pytest.mark.parametrize("first", ["number", "state"])
+def test_one_closure_cannot_report_a_number_and_a_metric_by_one_name(first: str) -> None:
+    states = ReportedStates()
+    adds = [lambda: states.add_numbers({"auc": 0.5}), lambda: states.add({"auc": MEAN([0.5])})]
+    one, other = adds if first == "number" else adds[::-1]
+    one()
+    with pytest.raises(ConfigurationError, match="numbers or states of a metric, not both"):
+        other()

@@ -38,7 +38,7 @@ def test_a_name_that_is_not_reported_is_refused_with_names_that_are() -> None:
 
 def test_a_name_is_checked_once_also_before_a_line_is_due() -> None:
     lines = FetchLines(["lossy"], 100)
-    lines.check({})
+    lines.check({})  # as of an epoch without batches
     with pytest.raises(ConfigurationError, match="no metric 'lossy'"):
         lines.check({"loss": 0.5})
     assert lines.line(1, 100, {"loss": 0.5}) == "epoch 1 batch 100: lossy -"
@@ -61,3 +61,9 @@ def test_a_metric_of_validation_is_refused_at_once() -> None:
 def test_what_is_no_name_of_a_metric_is_refused(names: Any) -> None:
     with pytest.raises(ConfigurationError, match="fetch takes names of metrics"):
         FetchLines(names, 100)
+
+
+def test_a_step_that_reports_nothing_all_epoch_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"psnb\.report\(loss=.*; there are none"):
+        FetchLines(["loss"], 100).check({}, over=True)
+    FetchLines([], 100).check({}, over=True)  # where no lines are wanted, it may

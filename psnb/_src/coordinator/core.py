@@ -64,7 +64,7 @@ from psnb._src.strategy.core import StrategyCore
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.labels import Labels
 from psnb._src.utils.paths import AnyPath
-from psnb._src.utils.text import counted, truncate
+from psnb._src.utils.text import Named, counted, truncate
 from psnb.errors import CoordinatorClosedError, ServerUnresponsiveError
 
 logger = logging.getLogger("psnb")
@@ -322,7 +322,7 @@ class CoordinatorCore:
             retried=queue.retried,
             workers=workers,
             servers=self._servers(),
-            metrics=metrics,
+            metrics=Named(metrics, "metric"),
             staleness=records.staleness.statistics(),
             closures_per_second=rate,
             eta=eta,

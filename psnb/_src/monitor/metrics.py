@@ -85,6 +85,7 @@ class MergedMetrics:
         self._merged: dict[tuple[str, MergeableMetric], MetricState] = {}
         self._latest: dict[str, MergeableMetric] = {}
         self._numbers: dict[str, tuple[float, float, int]] = {}  # as `ReportedStates` has them
+        self._of_one: dict[str, MergeableMetric] = {}  # what each name stands for in this epoch
         self._begun = self._earlier = _NOTHING  # before the epoch; of it, in an earlier run
         self._drawn = _NOTHING
         self._drawn_at, self._cost = float("-inf"), 0.0
@@ -118,6 +119,7 @@ class MergedMetrics:
         self.draw(now, period=0.0)
         with self._lock:
             self._begun, self._earlier = self._merge(), earlier
+            self._of_one.clear()
             self._changes += 1
 
     def draw(self, now: float, period: float = PERIOD) -> None:
@@ -193,6 +195,11 @@ class MergedMetrics:
             except Exception as error:  # a module for a metric of the user's may be missing
                 self._complain(f"what a closure reported could not be unpickled: {text_of(error)}")
                 continue
+            for name in numbers.keys() & self._latest.keys():
+                self._complain(
+                    f"psnb.report({truncate(name, NAME)}=...): numbers are left out of what was "
+                    f"reported as {self._latest[name]} before: give them another name"
+                )
             for name, (total, weight, not_finite) in numbers.items():
                 if name in self._numbers or len(self._numbers) < MOST_METRICS:
                     before = self._numbers.get(name, (0.0, 0.0, 0))
@@ -208,6 +215,12 @@ class MergedMetrics:
         self._changes += bool(arrived)
         for (name, metric), states in arrived.items():
             key = name, metric
+            if self._begun is not _NOTHING and self._of_one.setdefault(name, metric) != metric:
+                self._complain(
+                    f"psnb.report({truncate(name, NAME)}=...): in one epoch reported as "
+                    f"{self._of_one[name]} and as {metric}: its value is of some examples only; "
+                    "give each a name of its own"
+                )
             if key in self._merged:
                 states = [self._merged[key], *states]
             elif len(self._merged) >= MOST_METRICS:

@@ -194,17 +194,18 @@ class FetchLines:
         shown = " ".join(f"{VALIDATION}{name} {value:.4f}" for name, value in values.items())
         return f"epoch {epoch}: {shown}" if self._names else ""
 
-    def check(self, values: Mapping[str, float]) -> None:
+    def check(self, values: Mapping[str, float], *, over: bool = False) -> None:
         """Check the names by the first values that there are; with each line, and after an epoch.
 
-        Not as soon as a closure has reported: a step need not report all of them each time.
+        Not as soon as a closure has reported: a step need not report all of them each time. But
+        where an epoch that had batches is ``over``, something must have been reported.
 
         Raises
         ------
         ConfigurationError
             If they lack one of the names: lines would lack it for ever.
         """
-        if not values or self._checked:
+        if self._checked or not (values or over):
             return
         self._checked = True
         for name in self._names:

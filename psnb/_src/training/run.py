@@ -298,7 +298,8 @@ class TrainingRun:
         self._core.unmoved_rows.look()
         current.end()
         self._print_if_due(current)
-        self.fetch.check(current.lines())  # an epoch may be too short for a line
+        # An epoch may be too short for a line.
+        self.fetch.check(current.lines(), over=current.iterator.progress().visits > 0)
         validation = self._validation()
         examples = validation.pop(EXAMPLES, 0)
         if validation and (line := self.fetch.validation(epoch, validation)):

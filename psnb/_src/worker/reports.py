@@ -12,11 +12,12 @@ import math
 import pickle
 import struct
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from psnb._src.metrics.metric import MetricState
 from psnb._src.protocol.messages import Taken
 from psnb._src.protocol.packing import PROTOCOL, dumps
+from psnb.errors import ConfigurationError
 
 EXAMPLES = "examples"
 """The number that counts training examples: ``psnb.report(examples=len(batch))``."""
@@ -38,9 +39,10 @@ class ReportedStates:
         Raises
         ------
         ConfigurationError
-            If one of another metric was reported under the same name.
+            If one of another metric, or a number, was reported under the same name.
         """
         with self._lock:
+            _require_one_kind(states, self._numbers)
             merged = {
                 name: self._states[name] + state if name in self._states else state
                 for name, state in states.items()
@@ -48,8 +50,15 @@ class ReportedStates:
             self._states |= merged
 
     def add_numbers(self, values: Mapping[str, float]) -> None:
-        """Add numbers, each weighted by the examples that are among them; by 1 without."""
+        """Add numbers, each weighted by the examples that are among them; by 1 without.
+
+        Raises
+        ------
+        ConfigurationError
+            If a state was reported under the same name.
+        """
         with self._lock:
+            _require_one_kind(values, self._states)
             for name, value in values.items():
                 weight = 1.0 if name == EXAMPLES else values.get(EXAMPLES, 1.0)
                 total, weights, not_finite = self._numbers.get(name, (0.0, 0.0, 0))
@@ -83,6 +92,14 @@ class ReportedStates:
             return pickle.dumps(reported, PROTOCOL)
         except (pickle.PicklingError, AttributeError):
             return dumps(reported, "the reported metrics")  # by value: a metric of the user's own
+
+
+def _require_one_kind(names: Iterable[str], others: Mapping[str, object]) -> None:
+    if name := next((each for each in names if each in others), ""):
+        raise ConfigurationError(
+            f"report({name}=...): a name has numbers or states of a metric, not both: give each a "
+            "name of its own"
+        )
 
 
 _WEIGHT = b"W"  # a pickle begins with another byte

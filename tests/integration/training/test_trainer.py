@@ -86,6 +86,14 @@ def test_a_misspelt_name_is_refused_after_an_epoch_in_which_no_line_was_due(
     assert begun == [1]
 
 
+def test_a_step_that_returns_what_it_should_report_is_told_so(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    trainer = psnb.Trainer(coordinator, lambda iterator: {"loss": next(iterator).sum()})
+    with pytest.raises(psnb.errors.ConfigurationError, match=r"psnb\.report\(loss=\.\.\.\)"):
+        trainer.train_from_dataset(data.Dataset.range(20).batch(5), fetch=["loss"])
+
+
 class Watching(psnb.Callback):
     """Writes down what views have at the end of each epoch."""
 
