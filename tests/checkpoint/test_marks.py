@@ -27,6 +27,7 @@ from psnb._src.server.tables.operations import (
     OnTables,
     PushRows,
     PutSegment,
+    SkipUpdates,
     on_table,
 )
 from psnb.errors import CheckpointError, ConfigurationError, ServerMemoryError, StaleMarkError
@@ -98,6 +99,35 @@ def test_tables_go_back_to_marks_in_any_order_again_and_again(
         go_back(model, mark)
         assert_same(everything(model), content)
         train(model, random, 3)
+
+
+def test_what_tables_count_and_which_rows_leave_next_goes_back() -> None:
+    model = Leaving()
+
+    def use(first: int) -> None:
+        """Have rows leave, and updates skipped, of each table."""
+        for start in range(first, first + 60, 6):
+            model.push(*range(start, start + 6))
+        every = [table for each in model.parameters().values() for table in each.tables]
+        skip = [Request(shard, on_table(name, SkipUpdates(3))) for shard, name in every]
+        model.servers.call(skip)
+
+    def beside() -> dict[str, dict[str, list[int]]]:
+        return {
+            f"{name}/{shard.number}": {key: each.tolist() for key, each in found.items()}
+            for parameter in model.parameters().values()
+            for shard, name in parameter.tables
+            for found in [model.servers.shard(shard.number).table(name).beside()]
+        }
+
+    use(0)
+    mark, before = marked(model), beside()
+    use(60)
+    later = beside()
+    assert {name for name in before if later[name] == before[name]} == set()
+    assert later["leaving/0"]["queue"] != before["leaving/0"]["queue"] != []
+    go_back(model, mark)
+    assert beside() == before
 
 
 def test_what_has_not_changed_is_not_loaded() -> None:

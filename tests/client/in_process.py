@@ -22,6 +22,7 @@ from psnb._src.server.messages import Done, Failed, PendingReply, ServerAnswer
 from psnb._src.server.operations import CreateDense, CreateSparse, HostShards, OnShard
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.server import Host
+from psnb._src.server.shard import ParameterShard
 from psnb._src.server.tables.admission import Admission, Always
 from psnb._src.server.tables.initializers import Uniform
 from psnb._src.server.tables.operations import (
@@ -59,6 +60,9 @@ class InProcess:
 
     def server_of(self, to: ShardId) -> ServerAddress | None:
         return self.servers[to.number]
+
+    def shard(self, number: int) -> ParameterShard:
+        return self._hosts[number]._hosted[number].shard
 
     def allocate(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> None:
         """There is no memory between processes."""

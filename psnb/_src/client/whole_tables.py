@@ -233,6 +233,8 @@ class TableLoad:
         How many rows it will have, if it must have room for them first.
     clears : bool
         Whether it has rows that go.
+    beside : Segment
+        What no checkpoint has.
     """
 
     table: TableName
@@ -244,6 +246,7 @@ class TableLoad:
     one_in: int = 1
     rows: int = 0
     clears: bool = False
+    beside: table_ops.Segment = field(default_factory=dict)
     reads: bool = field(default=True, init=False)  # its server reads files
 
     def saved(self) -> dict[PartKey, FilePart]:
@@ -393,7 +396,7 @@ def _finish(server_client: ServerClient, loads: Sequence[TableLoad]) -> None:
     ]
     answers = server_client.call(
         [
-            on_table(*load.table, table_ops.FinishTable(tail))
+            on_table(*load.table, table_ops.FinishTable(tail, load.beside))
             for load, tail in zip(left, tails, strict=True)
         ]
     )

@@ -1,9 +1,10 @@
 """Marks: the tables of a shard as they were at one moment, to which they can go back. Pure.
 
-A mark holds a snapshot of each table, so it takes the memory of what has changed since. Going back
-is a load like that of a checkpoint, with the mark in the place of its files: the rows that have
-changed are put back, and those of ids that came since are removed. Where the changes are not known
-one by one (rows have left, ids wait for a row, a day was ended), all rows are loaded again.
+A mark holds a snapshot of each table, so it takes the memory of what has changed since; and what
+replicas have beside that (`Table.beside`): counts, and which rows leave next. Going back is a load
+like that of a checkpoint, with the mark in the place of its files: the rows that have changed are
+put back, and those of ids that came since are removed. Where the changes are not known one by one
+(rows have left, ids wait for a row, a day was ended), all rows are loaded again.
 
 Replicas repeat the making of a mark as any change, so one that takes over has it, too. A reader has
 a description of it, and names that by a key, which each server makes anew: rows may have other
@@ -45,6 +46,7 @@ class _MarkedTable:
     def __init__(self, table: Table) -> None:
         self.table = table
         self.taken = snapshot(table)
+        self._beside = table.beside()
         self._tail = {name: each for name, each in self.taken.tail.items() if name != REMOVED}
         self._rows, self._new = np.empty(0, np.int64), NO_IDS
 
@@ -68,9 +70,8 @@ class _MarkedTable:
             name: (each.dtype, (self._rows.size, *each.shape[1:]))
             for name, each in taken.form.items()
         }
-        return ops.MarkedTable(
-            self._rows.size, self._new.size, row_nbytes(taken.form), self._tail, whole
-        )
+        counts = self._rows.size, self._new.size, row_nbytes(taken.form)
+        return ops.MarkedTable(*counts, self._tail, self._beside, whole)
 
     def read(
         self, name: str, start: int = 0, stop: int | None = None, *, flat: bool = False

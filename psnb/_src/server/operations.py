@@ -193,7 +193,6 @@ class TableTail(Message, frozen=True):
     """The part of a table that is not by row, its optimizer, and what no checkpoint has."""
 
     tail: Segment
-    skipped: int
     optimizer: Optimizer | None
     beside: Segment
 
@@ -244,6 +243,7 @@ class MarkedTable(Message, frozen=True):
     removed: int
     row_nbytes: int
     tail: Segment
+    beside: Segment
     whole: bool
 
 

@@ -306,8 +306,7 @@ class ParameterShard:
     def tail(self, name: str) -> ops.TableTail:
         """Return the part of a table that is not by row, and its optimizer."""
         table = self._tables[name]
-        updater = table.updater
-        return ops.TableTail(table.tail(), updater.skipped, updater.optimizer, table.beside())
+        return ops.TableTail(table.tail(), table.updater.optimizer, table.beside())
 
     def _finish(
         self,
@@ -325,9 +324,7 @@ class ParameterShard:
         self._leaving &= tails.keys()
         for name, tail in tails.items():
             self._tables[name].finish(tail.tail)
-            updater = self._tables[name].updater
-            updater.skipped = tail.skipped
-            updater.follow(tail.optimizer)
+            self._tables[name].updater.follow(tail.optimizer)
             self._tables[name].take_beside(tail.beside)
         self.log, self.ended = log, ended
         # The reservations of the primary's commits are needed here as well.

@@ -272,13 +272,17 @@ def test_an_id_of_another_shard_gives_no_row_behind_the_last() -> None:
         FixedRowIndex(10, 2, 3).find(np.array([9], np.uint64))
 
 
+SKIPPED = {"skipped": np.array([0])}
+BESIDE = {**SKIPPED, "queue": IDS, "counts": np.zeros(4, np.int64)}
+
+
 def test_a_copy_that_is_sent_a_bad_tail_keeps_what_it_had() -> None:
     """Also of the tables whose tails are good."""
     shard = ParameterShard("copy")
     for name in ("v", "w"):
         shard.run(CreateDense(name, THREE, Adagrad(0.1)))
-    good = TableTail({"step": np.array([5])}, 0, Adagrad(0.1), {})
-    bad = TableTail({"step": np.array([-5])}, 0, Adagrad(0.1), {})
+    good = TableTail({"step": np.array([5])}, Adagrad(0.1), SKIPPED)
+    bad = TableTail({"step": np.array([-5])}, Adagrad(0.1), SKIPPED)
     with pytest.raises(ConfigurationError):
         shard.run(FinishReplica({"v": good, "w": bad}, shard.log, None))
     assert shard.table("v").state()["step"] == 0
@@ -287,11 +291,12 @@ def test_a_copy_that_is_sent_a_bad_tail_keeps_what_it_had() -> None:
 @pytest.mark.parametrize(
     ("optimizer", "beside"),
     [
-        (SGD(1.0), {}),
-        (None, {}),
-        (Adagrad(0.1), {"queue": IDS}),
-        (Adagrad(0.1), {"queue": IDS.reshape(2, 2), "counts": np.zeros(4, np.int64)}),
-        (Adagrad(0.1), {"queue": IDS, "counts": np.zeros(3, np.int64)}),
+        (SGD(1.0), BESIDE),
+        (None, BESIDE),
+        (Adagrad(0.1), {**SKIPPED, "queue": IDS}),
+        (Adagrad(0.1), {**BESIDE, "queue": IDS.reshape(2, 2)}),
+        (Adagrad(0.1), {**BESIDE, "counts": np.zeros(3, np.int64)}),
+        (Adagrad(0.1), {**BESIDE, "skipped": np.zeros(2, np.int64)}),
     ],
 )
 def test_a_copy_that_is_sent_another_state_keeps_what_it_had(
@@ -302,8 +307,8 @@ def test_a_copy_that_is_sent_another_state_keeps_what_it_had(
     how = "e", 2, None, 0, 1, "float32", Constant(0.0), 0, Adagrad(0.1)
     shard.run(CreateSparse(*how, eviction=Eviction(6)))
     tail = {"step": np.array([5]), "minutes": np.array([0])}
-    good = TableTail({"step": np.array([5])}, 0, Adagrad(0.1), {})
-    bad = TableTail(tail, 0, optimizer, beside)
+    good = TableTail({"step": np.array([5])}, Adagrad(0.1), SKIPPED)
+    bad = TableTail(tail, optimizer, beside)
     with pytest.raises(ConfigurationError):
         shard.run(FinishReplica({"v": good, "e": bad}, shard.log, None))
     assert [shard.table(name).state()["step"] for name in ("v", "e")] == [0, 0]

@@ -91,6 +91,31 @@ def saved(ids: range) -> ops.Segment:
     return {"ids": array(*ids), "values": values, "last_update": np.array([*ids])}
 
 
+def test_a_push_that_is_prepared_finds_rows_after_a_mark_of_which_none_was_to_leave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leaving, "_LEAST", 0)
+    shard = ParameterShard("shard 0")
+    how = "e", 2, None, 0, 1, "float32", Constant(1.0), 0, SGD(1.0)
+    shard.run(CreateSparse(*how, eviction=Eviction(6)))
+    shard.run(on_table("e", ops.LookUpRows(array(1, 2, 3, 4, 5, 6))))
+    of = shard.table("e")
+    beside = of.beside()
+    assert beside["queue"].size == 0
+    run_all(shard, shard.before(prepare := PreparePart(COMMIT, Part([on_table("e", push(7, 8))]))))
+    shard.run(prepare)
+    for each in (
+        ops.ClearTable(),
+        ops.PutSegment(saved(range(1, 4))),
+        ops.PutSegment(saved(range(4, 7))),
+        ops.FinishTable({"step": np.array([200])}, beside),
+    ):
+        shard.run(on_table("e", each))
+    shard.run(ApplyCommit(COMMIT))
+    assert isinstance(of, SparseTable)
+    assert ids_of(of) == {3, 4, 5, 6, 7, 8}
+
+
 def test_a_function_that_fails_when_too_many_rows_were_loaded_leaves_no_more_than_the_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

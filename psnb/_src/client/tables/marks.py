@@ -107,6 +107,7 @@ def _load(shard: ShardId, table: str, mark: ops.DescribedMark, at: int | None) -
         marked.tail,
         rows=total,
         clears=marked.whole,
+        beside=marked.beside,
     )
 
 

@@ -27,7 +27,7 @@ from psnb._src.server.tables.growing_array import GrowingArray
 from psnb._src.server.tables.row_index import RowRequest
 from psnb._src.server.tables.row_table import RowTable
 from psnb._src.utils.process_memory.room import room as memory_room
-from psnb.errors import ConfigurationError, InternalError, InvalidArrayError, ServerMemoryError
+from psnb.errors import ConfigurationError, InternalError, ServerMemoryError
 
 _BLOCK = 1 << 14
 """Numbers of rows that begin together."""
@@ -397,19 +397,21 @@ class LeavingRows(RowTable):
         there = rows >= 0
         there[there] = (leaving.stamps[rows[there]] & replacing.FLAG) > 0
         counts = [leaving.evicted, leaving.expired, leaving.gone, leaving.pushed]
-        return {"queue": queue[there], "counts": np.array(counts)}
+        return {**super().beside(), "queue": queue[there], "counts": np.array(counts)}
 
     def check_beside(self, beside: ops.Segment) -> None:
+        super().check_beside(beside)
         if self._leaving is None:
             return
-        if missing := {"queue", "counts"} - beside.keys():
-            raise InvalidArrayError(f"{self.name!r}: arrays {sorted(missing)} are missing")
         check_ids(f"ids to leave {self.name!r}", beside["queue"])
         check_array(f"counts of {self.name!r}", beside["counts"], POSITION, (4,))
 
     def take_beside(self, beside: ops.Segment) -> None:
+        super().take_beside(beside)
         leaving = self._leaving
         if leaving is None:
             return
         self.choose(beside["queue"])
+        if self.promises and self._lacks(0):  # of a mark: more may be under way now than then
+            self.choose(self._lowest(0))
         leaving.evicted, leaving.expired, leaving.gone, leaving.pushed = beside["counts"].tolist()

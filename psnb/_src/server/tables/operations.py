@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 
 from psnb._src.transport.message import InHalves, Message
@@ -495,9 +496,10 @@ class PutSegment(TableChange, frozen=True):
 
 
 class FinishTable(TableChange, frozen=True):
-    """`Table.finish`; returns `Table.excess`."""
+    """`Table.finish`, and `Table.take_beside` if there is something; returns `Table.excess`."""
 
     tail: Segment
+    beside: Segment = msgspec.field(default_factory=dict)
 
 
 class RoundWeights(Message, frozen=True):

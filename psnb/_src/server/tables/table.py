@@ -22,10 +22,10 @@ import numpy as np
 from psnb._src.server.memory import require_room
 from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.changed_rows import NO_ROWS, ChangedRows, Changes, Watcher
-from psnb._src.server.tables.checks import Expected, forms
+from psnb._src.server.tables.checks import POSITION, Expected, check_array, forms
 from psnb._src.server.tables.updater import Updater
 from psnb._src.transport.message import Float16Message
-from psnb.errors import InternalError
+from psnb.errors import InternalError, InvalidArrayError
 
 _SEGMENTS = ops.MOST_PIECE + 2
 """How many segments a server has in memory while it loads one: as read, its own rows, as given."""
@@ -128,14 +128,18 @@ class Table(ABC):
         self.updater.step = int(tail["step"][0])
 
     def beside(self) -> ops.Segment:
-        """Return what a replica needs, and no checkpoint has, for `take_beside`."""
-        return {}
+        """Return what replicas and marks have, and no checkpoint, for `take_beside`."""
+        return {"skipped": np.array([self.updater.skipped])}
 
-    def check_beside(self, beside: ops.Segment) -> None:  # noqa: B027
+    def check_beside(self, beside: ops.Segment) -> None:
         """Raise InvalidArrayError unless `take_beside` can load it."""
+        if missing := self.beside().keys() - beside.keys():
+            raise InvalidArrayError(f"{self.name!r}: arrays {sorted(missing)} are missing")
+        check_array(f"skipped of {self.name!r}", beside["skipped"], POSITION, (1,))
 
-    def take_beside(self, beside: ops.Segment) -> None:  # noqa: B027
-        """Load what `beside` returned, after all else; most have nothing."""
+    def take_beside(self, beside: ops.Segment) -> None:
+        """Load what `beside` returned, after all else."""
+        self.updater.skipped = int(beside["skipped"][0])
 
     def choices(self, size: int, read: np.ndarray | None) -> Iterable[ops.TableChange]:
         """Yield what must be done first on all replicas, for a write of ``size`` ids.
@@ -260,8 +264,12 @@ class Table(ABC):
                 return self.make_room(rows)
             case ops.ClearTable():
                 return self.clear()
-            case ops.FinishTable(tail):
+            case ops.FinishTable(tail, beside):
+                if beside:
+                    self.check_beside(beside)
                 self.finish(tail)
+                if beside:
+                    self.take_beside(beside)
                 return self.excess
         raise self.unknown(operation)
 
