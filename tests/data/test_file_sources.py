@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -180,3 +181,23 @@ def test_batches_of_multi_slot_files_are_read_ahead_if_wished(tmp_path: Path) ->
         assert ("prefetch" in repr(queue)) == (queue_size is not None)
     with pytest.raises(errors.ConfigurationError, match="queue_size"):
         QueueDataset(tmp_path / "a.txt", slots, 4, queue_size=0)
+
+
+DOORS: dict[str, Callable[[Any], object]] = {
+    "csv": lambda columns: Dataset.csv("x.csv", columns=columns),
+    "parquet": lambda columns: Dataset.parquet("x.parquet", columns=columns),
+    "from_table": lambda columns: Dataset.from_table({"user": np.arange(2)}, columns),
+    "from_dask": lambda columns: Dataset.from_dask(None, columns),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("columns", ["user", 3, [3]])
+def test_columns_are_a_list_of_names(door: str, columns: Any) -> None:
+    with pytest.raises(errors.ConfigurationError, match=r"a list of names, as in columns="):
+        DOORS[door](columns)
+
+
+def test_dtypes_are_a_dict() -> None:
+    with pytest.raises(errors.ConfigurationError, match="dtypes must be a dict"):
+        Dataset.csv("x.csv", dtypes="float32")  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from psnb._src.data.nodes.partitions import partitions_of_dask
 from psnb._src.data.nodes.shuffle import Shuffle
 from psnb._src.data.nodes.sources import Generator, Npy, Range, Slices, TableRows, Tensors
 from psnb._src.data.spec import Spec
-from psnb._src.utils.checks import integer
+from psnb._src.utils.checks import column_names, integer
 from psnb.errors import ConfigurationError
 
 
@@ -98,7 +98,9 @@ class DatasetSources(FileSources):
             If two columns have one name; or if a column has mixed types, or lacks integers or
             booleans.
         """
-        return cls(TableRows(read_only(block_of(columns_of(table, columns)))))
+        return cls(
+            TableRows(read_only(block_of(columns_of(table, column_names("from_table", columns)))))
+        )
 
     @classmethod
     def from_dask(cls, collection: Any, columns: Sequence[str] | None = None) -> Self:
@@ -128,7 +130,7 @@ class DatasetSources(FileSources):
             If it is no such collection, has no such column, or is an array that is cut along other
             axes, too.
         """
-        return cls(partitions_of_dask(collection, columns))
+        return cls(partitions_of_dask(collection, column_names("from_dask", columns)))
 
     @classmethod
     def from_generator(

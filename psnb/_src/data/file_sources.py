@@ -21,7 +21,8 @@ from psnb._src.data.formats.tfrecord import TFRecords
 from psnb._src.data.node import Node
 from psnb._src.data.nodes.files import FileNames, Files, FileShares, Format, file_ranges
 from psnb._src.data.nodes.saved import SavedPart, saved_parts
-from psnb._src.utils.checks import integer
+from psnb._src.utils.checks import column_names, integer
+from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -181,8 +182,13 @@ class FileSources:
         compression : str or None
             As for `text_lines`.
         """
+        if not isinstance(dtypes, Mapping | None):
+            raise ConfigurationError(
+                "csv: dtypes must be a dict, as in dtypes={'hour': 'float32'}, found "
+                + shown(dtypes)
+            )
         form = Csv(
-            *(columns, dtypes, header, names, delimiter, compression),
+            *(column_names("csv", columns), dtypes, header, names, delimiter, compression),
             max_columns=max_columns,
             max_record_bytes=max_record_bytes,
         )
@@ -207,7 +213,9 @@ class FileSources:
             How many bytes the rows read at a time may take, at most 2**30. Data that unpacks to
             more than this, and to more than 256 times its size in the file, is refused.
         """
-        return cls.from_files(Parquet(columns, max_record_bytes), list_files(files))
+        return cls.from_files(
+            Parquet(column_names("parquet", columns), max_record_bytes), list_files(files)
+        )
 
     @classmethod
     def criteo(

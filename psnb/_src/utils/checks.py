@@ -7,7 +7,7 @@ import numbers
 import operator
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from psnb._src.utils.text import shown
@@ -120,6 +120,24 @@ def path_text(what: str, value: Any) -> str:
     if not isinstance(value, str | os.PathLike):
         raise ConfigurationError(f"{what} must be a path, found {shown(value)}")
     return os.path.expanduser(os.fsdecode(value))
+
+
+def column_names(what: str, value: Any) -> Any:
+    """Return the names of columns, or None, as they are given.
+
+    Raises
+    ------
+    ConfigurationError
+        If they are one text, whose letters would be taken for names, or no texts.
+    """
+    if isinstance(value, Iterator):
+        value = tuple(value)  # which can be gone through twice
+    plain = not isinstance(value, str) and isinstance(value, Iterable)
+    if value is not None and not (plain and all(isinstance(each, str) for each in value)):
+        raise ConfigurationError(
+            f"{what}: columns must be a list of names, as in columns=['user'], found {shown(value)}"
+        )
+    return value
 
 
 def choice(what: str, value: Any, choices: Sequence[str]) -> str:
