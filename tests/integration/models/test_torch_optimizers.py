@@ -6,7 +6,6 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from distributed import Client
@@ -154,67 +153,3 @@ ROWS_ALONE: dict[str, tuple[Make, bool]] = {
 def test_it_is_torch_alone_where_batches_have_some_rows(cluster: Client, name: str) -> None:
     make, sparse = ROWS_ALONE[name]
     assert_same(cluster, make, every_row=False, sparse=sparse)
-
-
-@pytest.mark.parametrize("own", [False, True], ids=["torch's", "psnb's"])
-def test_ratings_are_learned_as_with_torch_alone(cluster: Client, own: bool) -> None:
-    """As on MovieLens, by a mean: with accumulators from 0.1 they are only guessed."""
-
-    class Ratings(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.users, self.films = nn.Embedding(60, 8), nn.Embedding(80, 8)
-            for each in (self.users, self.films):
-                nn.init.normal_(each.weight, std=0.1)
-            self.biases, self.mean = nn.Embedding(80, 1), nn.Parameter(torch.tensor(3.0))
-            nn.init.zeros_(self.biases.weight)
-
-        def forward(self, users: Tensor, films: Tensor) -> Tensor:
-            products: Tensor = (self.users(users) * self.films(films)).sum(1)
-            return products + self.biases(films)[:, 0] + self.mean
-
-    rng = np.random.default_rng(0)
-    tastes, kinds = rng.normal(size=(60, 2)), rng.normal(size=(80, 2))
-    users, films = rng.integers(60, size=9600), rng.integers(80, size=9600)
-    stars = 3.5 + (tastes[users] * kinds[films]).sum(1) * 0.7 + rng.normal(size=9600) * 0.3
-    stars = np.clip(np.round(stars), 1, 5).astype(np.float32)
-    data = [
-        tuple(torch.from_numpy(each[at : at + 200]) for each in (users, films, stars))
-        for at in range(0, 9600, 200)
-    ]
-
-    def loss_of(model: Any, batch: Any) -> Tensor:
-        found: Tensor = (model(*batch[:2]) - batch[2]).square().mean()
-        return found
-
-    def trained() -> float:
-        module = Ratings()
-        given: dict[str, Any] = {"optimizer": torch.optim.Adagrad(module.parameters(), lr=0.1)}
-        if own:
-            given = {"sparse": psnb.Adagrad(0.1), "dense": psnb.Adagrad(0.1)}
-        with psnb.ParameterServerStrategy(cluster, mode=psnb.Sync(1)) as strategy:
-            model = psnb.torch.distribute(module, strategy, **given)
-            coordinator = psnb.ClusterCoordinator(strategy)
-
-            def step(batch: Any) -> float:
-                with model.step():
-                    loss = loss_of(model, batch)
-                    loss.backward()
-                return loss.item()
-
-            losses = [coordinator.schedule(step, (batch,)) for _ in range(2) for batch in data]
-            coordinator.join(DEADLINE)
-            return float(np.mean([each.fetch() for each in losses[-len(data) :]])) ** 0.5
-
-    module = Ratings()
-    optimizer, losses = torch.optim.Adagrad(module.parameters(), lr=0.1), []
-    for batch in data * 2:
-        optimizer.zero_grad()
-        loss = loss_of(module, batch)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    alone = float(np.mean(losses[-len(data) :])) ** 0.5
-    assert trained() == pytest.approx(alone, rel=1e-2 if own else 1e-4)  # another epsilon
-    assert alone < 0.5 * stars.std()

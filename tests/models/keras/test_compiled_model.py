@@ -60,34 +60,6 @@ def test_a_model_learns_what_it_learns_in_keras_alone(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: keras.optimizers.Adam(0.01),
-        lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1),
-        lambda: keras.optimizers.SGD(0.1, momentum=0.5, nesterov=True),
-        lambda: keras.optimizers.RMSprop(0.01, momentum=0.3),
-        lambda: keras.optimizers.Adagrad(0.1),
-        lambda: keras.optimizers.SGD(0.5, clipnorm=0.02),
-    ],
-    ids=["adam", "adamw", "momentum", "rmsprop", "adagrad", "clipnorm"],
-)
-@pytest.mark.second_tier("of whole models; test_keras_optimizers has their numbers")
-def test_optimizers_give_the_numbers_of_keras(make: Any) -> None:
-    keras.utils.set_random_seed(0)
-    # Every row is in each batch: servers leave the others as they are, Keras moves them, too.
-    batches = nets.data()
-    for x, _ in batches:
-        x["ids"][:, 0] = np.arange(nets.SIZE) % nets.ROWS
-    alone = nets.plain()
-    found = nets.compiled(alone, make())
-    alone.compile(make(), "binary_crossentropy")
-    alone.fit(*nets.joined(batches), batch_size=nets.SIZE, shuffle=False, verbose=0)
-    nets.trained(found, batches)
-    for value, other in zip(found.read(), alone.get_weights(), strict=True):
-        np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-6)
-
-
 def test_weights_of_examples_and_outputs_count_as_in_keras() -> None:
     keras.utils.set_random_seed(0)
     alone = nets.several_outputs()
