@@ -697,7 +697,8 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         Parameters
         ----------
         worker : str or int
-            Its name, or its index; by an index, the lines are of all workers that have had it.
+            Its name, its address, or its index; by an index, the lines are of all workers that have
+            had it.
 
         Returns
         -------
@@ -721,6 +722,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         """
         workers = self._core.statistics().workers
         known = [(each.name, each.index) for each in workers]
+        worker = next((each.name for each in workers if each.address == worker), worker)
         return Output(*self._core.records.output.of(worker, known))
 
     @property

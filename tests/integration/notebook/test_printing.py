@@ -85,6 +85,10 @@ def test_what_closures_write_is_kept_by_worker(whole: Client) -> None:
         assert (texts[0], *texts[-2:]) == ("printed here", "logged here", "no end")
         assert texts[1].endswith("UserWarning: warned here")
         assert coordinator.output(lines[0].worker) == lines
+        (address,) = [
+            w.address for w in coordinator.statistics().workers if w.name == lines[0].worker
+        ]
+        assert coordinator.output(address) == lines
         assert coordinator.output(1) == ()
         with pytest.raises(errors.ConfigurationError, match=f"no worker 'none'.*{lines[0].worker}"):
             coordinator.output("none")
