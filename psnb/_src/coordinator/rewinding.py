@@ -73,7 +73,7 @@ class Mark:
         return f"the mark of {time.strftime('%H:%M:%S', time.localtime(self.time))}"
 
     def __repr__(self) -> str:
-        return f"<psnb.Mark: {self}{'' if self._finalizer.alive else ', dropped'}>"
+        return f"<psnb.Mark: {self}{', dropped' if self.dropped else ''}>"
 
     def drop(self) -> None:
         """Have servers forget it, which gives its memory back; idempotent, returns at once."""
@@ -81,8 +81,9 @@ class Mark:
 
     @property
     def dropped(self) -> bool:
-        """Whether it was dropped."""
-        return not self._finalizer.alive
+        """Whether it was dropped, or its strategy was closed."""
+        strategy = self._strategy()
+        return not self._finalizer.alive or strategy is None or strategy.ended() is not None
 
 
 def mark(core: CoordinatorCore, metadata: Mapping[str, Any] | None, timeout: float | None) -> Mark:

@@ -157,6 +157,8 @@ def test_writes_of_other_threads_are_taken_back_wholly_or_come_afterwards(
         }
         for _ in range(10):
             assert not np.ptp(written_while(v, back[kind]))
+        assert not mark.dropped
+    assert mark.dropped
 
 
 def written_while(v: psnb.Variable, go_back: Callable[[], Any]) -> np.ndarray:
