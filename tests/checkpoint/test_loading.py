@@ -14,7 +14,7 @@ import pytest
 from psnb._src.checkpoint.loading import Checkpoint
 from psnb._src.client.handles import shards_of
 from psnb._src.client.requests import Request
-from psnb._src.client.whole_tables import TableLoad, in_memory
+from psnb._src.client.whole_tables import TableLoad, in_memory, loading
 from psnb._src.placement.layout import ShardId
 from psnb._src.server import operations as host_ops
 from psnb._src.server.operations import FinishSaved, PutSaved
@@ -197,6 +197,27 @@ def test_room_is_made_for_what_comes_and_kept_when_the_rows_go(there: int) -> No
     assert inside.extent == 0
     assert inside._room >= 20_000
     assert inside.index.spare >= 20_000
+
+
+def test_room_for_what_is_loaded_stays_until_the_end_and_goes_if_another_table_has_none() -> None:
+    table = embedding(None, 1, Adagrad(0.1))
+    shards = shards_of(table)
+    client: Any = shards.server_client
+    host, inside = client._hosts[0], client.shard(0).table("e")
+
+    def load(rows: int) -> TableLoad:
+        return TableLoad(shards.tables[0], (), 0, {}, rows=rows)
+
+    with loading(client, [load(200_000)]):
+        host.tick()
+        assert inside._room >= 200_000
+    host.tick()
+    assert inside._room < 200_000
+    with pytest.raises(ServerMemoryError), loading(client, [load(200_000), load(1 << 40)]):
+        raise AssertionError("there is no memory for it")
+    assert inside._room >= 200_000
+    host.tick()
+    assert inside._room < 200_000
 
 
 def test_memory_goes_back_though_each_restore_brings_more_than_half_as_many_rows() -> None:

@@ -28,7 +28,6 @@ from psnb._src.client.whole_tables import (
     TableLoad,
     load_tables,
     loading,
-    make_room,
 )
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.server.operations import AskFileWork, CheckedParts, CheckFiles, SavedParts
@@ -133,7 +132,6 @@ class RestoredFiles:
             self._open(loads)
             for client, names in self._by_client(loads).items():
                 every = [load for name in names for load in loads[name]]
-                make_room(client, every)
                 stack.enter_context(loading(client, every))
             self._touched = time.monotonic()
             for group in _groups(loads):

@@ -271,27 +271,17 @@ class TableLoad:
                 yield _Piece(part, start, min(start + step, last), place)
 
 
-def make_room(server_client: ServerClient, loads: Sequence[TableLoad]) -> None:
-    """Have servers get the memory that loading takes; nothing is changed.
-
-    Raises
-    ------
-    ServerMemoryError
-        If one has none.
-    ServerLostError
-        If one is gone.
-    """
-    server_client.call([on_table(*each.table, table_ops.MakeRoom(each.rows)) for each in loads])
-
-
 @contextmanager
 def loading(server_client: ServerClient, loads: Sequence[TableLoad]) -> Iterator[None]:
     """Load tables in the block: other writes, and reads, wait for the end of it, and are whole.
 
-    A commit is wholly before it, and its effect is gone then; or wholly after it.
+    A commit is wholly before it, and its effect is gone then; or wholly after it. There is memory
+    for all, which servers keep until the end.
 
     Raises
     ------
+    ServerMemoryError
+        If a server has none; nothing was changed.
     ServerLostError
         If a server is gone; nothing was changed.
     """
@@ -308,6 +298,7 @@ def loading(server_client: ServerClient, loads: Sequence[TableLoad]) -> Iterator
         server_client.call(
             [Request(shard, ops.BeginLoading(key, each)) for shard, each in rest.items() if each]
         )
+        server_client.call([on_table(*each.table, table_ops.MakeRoom(each.rows)) for each in loads])
         yield
     finally:
         ends = [Request(shard, ops.EndLoading(key)) for shard in shards]

@@ -134,14 +134,18 @@ class ParameterShard:
     def waits(self, operation: ShardOperation) -> bool:
         """Return whether an operation must wait until tables are loaded.
 
-        It might find one in part, or be there in part itself. Only the primary calls this. When
-        another process takes over, nobody is left who loads them.
+        It might find one in part, or be there in part itself. Only the primary calls this.
         """
-        if not self.log.loading or self.log.closed:
+        if not self._is_loaded:
             return False
         if isinstance(operation, OnTables):
             return isinstance(operation.operation, _TABLES_AFTER_LOADING)
         return isinstance(operation, _AFTER_LOADING)
+
+    @property
+    def _is_loaded(self) -> bool:
+        # When another process takes over, nobody is left who loads.
+        return bool(self.log.loading) and not self.log.closed
 
     def decided(self, operation: ShardOperation) -> ShardOperation:
         """Return an operation with all that a copy might decide in another way.
@@ -240,7 +244,7 @@ class ParameterShard:
         """Count a minute."""
         self.log.tick()
         for table in self._tables.values():
-            table.tick()
+            table.tick(self._is_loaded)
 
     def tables(self) -> tuple[str, ...]:
         """Return the names of all tables."""

@@ -16,7 +16,7 @@ from psnb._src.client.dense_shards import DenseShards
 from psnb._src.client.requests import Request
 from psnb._src.client.server_client import ServerClient
 from psnb._src.client.sparse_shards import SparseShards
-from psnb._src.client.whole_tables import SavedPart, TableLoad, load_tables, loading, make_room
+from psnb._src.client.whole_tables import SavedPart, TableLoad, load_tables, loading
 from psnb._src.placement.layout import ShardId
 from psnb._src.server import operations as ops
 from psnb._src.server.tables.checks import Form
@@ -84,7 +84,6 @@ class ParameterMarks:
             for each in self._parameters.values()
             for shard, table in each.tables
         ]
-        make_room(self._client, loads)
         with loading(self._client, loads):
             yield
             load_tables(self._client, loads)

@@ -121,7 +121,6 @@ class RowTable(Table, Reservable):
         slot_kind = np.dtype(slot_dtype) if slot_dtype else None
         self._initializer, self._seed = initializer, seed
         self._coming = 0  # rows that there is room for, as they will be loaded
-        self._loads = False  # whether they, or some of them, are still to come
         self._gone = False  # whether rows may have gone that reserved writes will make again
         self._fixed = None if rows is None else (rows, index, shards)
         self._admission, self._accessor = admission, accessor
@@ -304,9 +303,9 @@ class RowTable(Table, Reservable):
         finally:
             self.measure()
 
-    def tick(self) -> None:
+    def tick(self, loading: bool = False) -> None:
         super().tick()
-        if self._fixed is None and not self._loads:  # rows for which there is memory may not come
+        if self._fixed is None and not loading:  # rows for which there is memory may not come
             for array in self.row_arrays():
                 array.give_back(self.index.count + self.held)
             self.measure()

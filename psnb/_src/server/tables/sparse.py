@@ -213,7 +213,7 @@ class SparseTable(LeavingRows):
         if self._fixed is None:
             # All that are there now go first, and reserved writes may make some again.
             self.reserve_rows(self.promised + self.present + max(0, rows - self.index.count))
-            self._coming, self._loads = rows, True
+            self._coming = rows
 
     def clear(self) -> None:
         self._watched(lambda watcher: watcher.renumbering())
@@ -272,7 +272,6 @@ class SparseTable(LeavingRows):
             rows.reserve(self.held + ids.size)
             rows.wait(ids, tail["waiting.frequencies"])
         super().finish(tail)
-        self._loads = False
 
     def preview(self, writes: Sequence[ops.TableOperation], read: ops.TableRead) -> Any:
         if self._leaving is None:

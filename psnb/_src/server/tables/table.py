@@ -167,8 +167,11 @@ class Table(ABC):
             self.watchers.append(self._changed)
         return self._changed.take(mark, self.extent if self.by_row else 0)
 
-    def tick(self) -> None:
-        """Count a minute; changes that are not asked for are forgotten."""
+    def tick(self, loading: bool = False) -> None:
+        """Count a minute; changes that are not asked for are forgotten.
+
+        While it is ``loading``, it keeps memory for rows that are to come.
+        """
         if self._changed is not None and not self._changed.tick():
             self.watchers.remove(self._changed)
             self._changed = None
