@@ -118,6 +118,23 @@ def test_a_folder_that_is_named_is_taken_also_below_home(
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")  # which the callback has set
 
 
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")  # MLflow's, of SQLAlchemy
+def test_without_a_place_runs_are_in_a_database_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    tracking = pytest.importorskip("mlflow.tracking")
+    trainer: Any = FakeTrainer()
+    trainer.history = psnb.TrainingHistory()
+    callback = psnb.MLflow("flights")
+    callback.on_begin(trainer)
+    callback.on_end(trainer, psnb.TrainingHistory())
+    assert (tmp_path / "mlflow.db").exists()
+    assert tracking.MlflowClient().get_run(callback.run_id).info.status == "FINISHED"
+
+
 def test_a_deleted_experiment_is_refused(client: Any) -> None:
     run = trained(client)
     client.delete_experiment(run.info.experiment_id)
@@ -133,7 +150,7 @@ def test_what_mlflow_lacks_for_its_database_is_named(client: Any) -> None:
     callback = psnb.MLflow("flights", client.tracking_uri)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("mlflow.tracking.MlflowClient.get_experiment_by_name", lacking)
-        with pytest.raises(ConfigurationError, match=r"alembic: pip install mlflow.*'mlruns'"):
+        with pytest.raises(ConfigurationError, match=r"alembic: pip install psnb\[m.*'mlruns'"):
             callback.on_begin(trainer)
     callback.on_end(trainer, psnb.TrainingHistory())  # no run has begun
 

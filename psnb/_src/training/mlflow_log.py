@@ -22,7 +22,7 @@ _UNKNOWN = re.compile(r"[^\w\-. /]|(?<=/)(?=/|$)|(?<=/)\.(?=\.?(/|$))", re.ASCII
 
 _NO_STORE = (
     "MLflow's database, where it keeps runs unless it is told another place, needs {}: "
-    "pip install mlflow. Or name a folder or a server, as in tracking_uri='mlruns'"
+    "pip install psnb[mlflow]. Or name a folder or a server, as in tracking_uri='mlruns'"
 )
 
 _MOST_TEXT = 6_000  # of a parameter's value
@@ -73,8 +73,8 @@ class MLflow(Callback):
         The name of the experiment; it is made if there is none.
     tracking_uri : str or os.PathLike, optional
         Where MLflow keeps runs: a folder, or the address of a server or database. By default where
-        it is told to (``MLFLOW_TRACKING_URI``), or else its own database, which needs the whole of
-        mlflow: ``pip install mlflow``.
+        it is told to (``MLFLOW_TRACKING_URI``), or else its own database, ``mlflow.db`` in the
+        working folder.
     name : str, optional
         The run's; by default the coordinator's.
     every : float
