@@ -12,6 +12,7 @@ import numpy as np
 from psnb._src.client.dense_shards import DenseShard, DenseShards
 from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ShardId
+from psnb._src.server.operations import OnShard
 from psnb._src.server.tables.operations import OnTables, PutSegment, TableOperation
 from tests.checkpoint.saved import InHand
 
@@ -37,8 +38,9 @@ class Servers:
 
     def attempt(self, requests: Sequence[Request]) -> list[Any]:
         return [
-            self._run(each.to.number, each.operation.operation)  # type: ignore[union-attr]
-            if isinstance(each.operation, OnTables)
+            self._run(each.operation.shard, each.operation.operation.operation)
+            if isinstance(each.operation, OnShard)
+            and isinstance(each.operation.operation, OnTables)
             else ()  # no commits are known
             for each in requests
         ]

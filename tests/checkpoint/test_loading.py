@@ -25,15 +25,14 @@ from psnb._src.utils import files
 from psnb.errors import CheckpointError, ServerMemoryError
 from tests.checkpoint.delta_model import Model, assert_same, manager_of
 from tests.checkpoint.saved import damage, in_hand, write
-from tests.client.in_process import DIM, InProcess, embedding
+from tests.client.in_process import DIM, InProcess, asked, embedding
 
 COUNTS = pytest.mark.parametrize(("saved", "now"), [(2, 2), (2, 3), (3, 2), (1, 3), (3, 1)])
 
 
 def changes(servers: InProcess, kind: type[Any]) -> list[Any]:
     """Return the changes of tables that were asked for."""
-    asked = [each.operation for each in servers.carried]
-    tables = [each.operation if isinstance(each, OnTables) else each for each in asked]
+    tables = [each.operation if isinstance(each, OnTables) else each for each in asked(servers)]
     return [each for each in tables if isinstance(each, kind)]
 
 

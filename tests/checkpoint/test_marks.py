@@ -33,7 +33,7 @@ from psnb._src.server.tables.operations import (
 from psnb.errors import CheckpointError, ConfigurationError, ServerMemoryError, StaleMarkError
 from tests.checkpoint.delta_model import Model, State, assert_same, manager_of
 from tests.checkpoint.test_rows_that_leave import Leaving
-from tests.client.in_process import DIM, embedding, variable
+from tests.client.in_process import DIM, asked, embedding, variable
 
 IN_TAIL = ("step", "minutes", "removed")
 
@@ -137,7 +137,7 @@ def test_what_has_not_changed_is_not_loaded() -> None:
     model.any.push([3, 500], np.ones((2, DIM), np.float32))
     model.servers.carried.clear()
     go_back(model, mark)
-    carried = [each.operation for each in model.servers.carried]
+    carried = asked(model.servers)
     # `waiting`, of which it is not known what waits, is loaded as a whole.
     put = [each for each in carried if isinstance(each, ops.PutSaved) and each.table != "waiting"]
     assert [(each.table, each.stop) for each in put] == [("any", 1)]
@@ -156,8 +156,7 @@ def test_table_of_which_rows_leave_is_loaded_as_a_whole_as_others_are_to_leave_n
     model.push(1)
     model.servers.carried.clear()
     go_back(model, mark)
-    asked = [each.operation for each in model.servers.carried]
-    cleared = [each for each in asked if isinstance(each, OnTables)]
+    cleared = [each for each in asked(model.servers) if isinstance(each, OnTables)]
     assert {each.tables for each in cleared if isinstance(each.operation, ClearTable)} == {
         ("leaving",)
     }
@@ -186,18 +185,38 @@ def test_use_of_rows_goes_back_over_the_end_of_a_day() -> None:
         assert_same(everything(model), content)
 
 
-def test_request_that_comes_late_changes_nothing() -> None:
-    model = Model()
+@MODELS
+def test_requests_that_come_late_change_nothing(make: Callable[[], Model]) -> None:
+    model = make()
     model.push(1, 2)
     mark = marked(model)
     model.push(1, 2)
     model.servers.carried.clear()
     go_back(model, mark)
-    late = [each for each in model.servers.carried if isinstance(each.operation, ops.PutSaved)]
+    late = [e for e in model.servers.carried if isinstance(e.operation, ops.OnLoadingShard)]
     model.push(1, 2)
     content = everything(model)
-    assert late
+    assert {type(each.operation.operation) for each in late} >= {OnTables, ops.PutSaved}
     assert all(isinstance(each, CheckpointError) for each in model.servers.attempt(late))
+    assert_same(everything(model), content)
+
+
+def test_requests_that_come_late_within_a_load_change_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, finish = Leaving(), whole_tables._finish
+    model.push(1, 2)
+    mark, content = marked(model), everything(model)
+    model.push(3)
+
+    def repeat(*arguments: Any) -> None:
+        late = [e for e in model.servers.carried if "ClearTable" in str(e.operation)]
+        outcomes = model.servers.attempt(late)  # some are the last change, of which nothing came
+        assert any(isinstance(each, CheckpointError) for each in outcomes)
+        finish(*arguments)
+
+    monkeypatch.setattr(whole_tables, "_finish", repeat)
+    go_back(model, mark)
     assert_same(everything(model), content)
 
 
@@ -233,6 +252,15 @@ def test_mark_that_is_asked_for_again_stays_of_the_first_moment() -> None:
     model.servers.call(again)
     go_back(model, mark)
     assert_same(everything(model), content)
+
+
+def test_mark_of_a_server_that_was_asked_late_is_of_another_moment() -> None:
+    model = Model()
+    mark = marked(model)
+    model.servers.call(mark.drops()[:1])  # as that of a server that came since
+    model.servers.call([Request(model.servers.shards[0], ops.SetMark(mark._name))])
+    with pytest.raises(StaleMarkError, match="has no such mark"):
+        go_back(model, mark)
 
 
 def test_table_that_was_made_again_since_is_refused_and_nothing_changed() -> None:
@@ -305,8 +333,8 @@ def test_server_that_has_lost_the_mark_meanwhile_is_noticed() -> None:
         list(loading)
     assert not [
         each
-        for each in model.servers.carried
-        if isinstance(each.operation, OnTables) and isinstance(each.operation.operation, PutSegment)
+        for each in asked(model.servers)
+        if isinstance(each, OnTables) and isinstance(each.operation, PutSegment)
     ]
 
 
@@ -406,7 +434,7 @@ def test_what_went_back_takes_no_more_memory_and_is_not_loaded_as_a_whole_again(
         model.any.push([3], np.ones((1, DIM), np.float32))
         model.servers.carried.clear()
         go_back(model, mark)
-        carried = [each.operation for each in model.servers.carried]
+        carried = asked(model.servers)
         put = [each for each in carried if isinstance(each, ops.PutSaved)]
         assert [(each.table, each.stop) for each in put if each.table != "waiting"] == [("any", 1)]
 

@@ -29,6 +29,7 @@ from psnb._src.server.tables.operations import (
     FetchRows,
     LookUpRows,
     OnTables,
+    Operation,
     ShardOperation,
 )
 from psnb._src.server.tables.row_use import CtrAccessor
@@ -87,9 +88,9 @@ class InProcess:
             if isinstance(request.to, ServerAddress):
                 number = self.servers.index(request.to)
             else:
-                assert isinstance(operation, ShardOperation)
                 number = request.to.number
-                operation = OnShard(number, operation)
+                if isinstance(operation, ShardOperation):
+                    operation = OnShard(number, operation)
             answers: list[ServerAnswer] = []
             self._hosts[number].run([operation], PendingReply(answers.extend), nowhere)
             (answer,) = answers
@@ -102,8 +103,17 @@ class InProcess:
                 seen.setdefault(request.to, answer.version)
         return results
 
+    def insist(self, requests: Sequence[Request]) -> None:
+        self.attempt(requests)
+
     def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> int | None:
         return drive(commit_on(commit, parts, lambda shards: len(shards) == 1, ask), self.attempt)
+
+
+def asked(transport: InProcess) -> list[Operation]:
+    """Return what shards were asked."""
+    found = [request.operation for request in transport.carried]
+    return [each.operation if isinstance(each, OnShard) else each for each in found]
 
 
 def asked_ids(transport: InProcess) -> list[np.ndarray]:

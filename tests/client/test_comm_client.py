@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -39,6 +39,7 @@ from psnb.errors import (
     ConfigurationError,
     CoordinatorClosedError,
     InternalError,
+    ServerLostError,
     ServerUnresponsiveError,
 )
 from tests.conftest import DEADLINE, wait_until
@@ -309,6 +310,28 @@ def test_a_request_that_was_not_even_begun_ends_when_its_transport_is_closed(
 ) -> None:
     with asked_in_vain(running) as transport:
         transport.close()
+
+
+class Answering(CommServerClient):
+    """Answers with what it is given, one after the other."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *answers: list[Any]) -> None:
+        super().__init__(loop, ConnectionPool(), nowhere())
+        self._answers = [*answers]
+        self.asked: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    async def ask(self, requests: Sequence[Request]) -> list[Any]:
+        self.asked.put(len(requests))
+        return self._answers.pop(0)
+
+
+def test_a_server_that_does_not_respond_is_asked_until_it_does(
+    running: asyncio.AbstractEventLoop,
+) -> None:
+    frozen, lost = ServerUnresponsiveError("frozen"), ServerLostError("lost")
+    client = Answering(running, [frozen, None, frozen], [frozen, lost], [None])
+    client.insist([Request(ServerAddress("a", "a"), CountTraffic())] * 3)
+    assert [client.asked.get(timeout=DEADLINE) for _ in range(3)] == [3, 2, 1]
 
 
 def test_a_commit_that_no_thread_waits_for_is_undecided_when_its_transport_is_closed(

@@ -12,8 +12,9 @@ from psnb._src.client import parameter_shards
 from psnb._src.client.handles import shards_of
 from psnb._src.client.requests import Request
 from psnb._src.client.server_client import ServerClient
+from psnb._src.client.tables.marks import ParameterMarks
 from psnb._src.client.variable import Variable
-from psnb._src.client.whole_tables import TableLoad
+from psnb._src.client.whole_tables import TableLoad, others_waiting
 from psnb._src.placement.layout import ShardId, ShardPlacement
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.messages import Done, Later, PendingReply, ServerAnswer
@@ -22,6 +23,7 @@ from psnb._src.server.operations import (
     BeginLoading,
     CommitPart,
     CommitParts,
+    CreateDense,
     EndLoading,
     EndRound,
     GiveUpCommit,
@@ -45,7 +47,7 @@ from psnb._src.server.tables.operations import (
     TuneOptimizer,
     on_table,
 )
-from psnb.errors import ServerLostError, ServerUnresponsiveError
+from psnb.errors import ConfigurationError, ServerLostError, ServerUnresponsiveError
 from tests.client.in_process import InProcess, nowhere, variable
 from tests.server.pair import now
 from tests.server.standby import THREADS
@@ -59,6 +61,7 @@ def add(start: int) -> Part:
 
 
 PARTS = {A: add(0), B: add(2)}
+PLACES = [*enumerate(SHARDS)]
 IDS = np.arange(2, dtype=np.uint64)
 
 
@@ -159,6 +162,31 @@ def test_a_load_that_fails_lets_others_go_on(
     with pytest.raises(ServerLostError):
         load(spread, 5.0)
     np.testing.assert_array_equal(spread.read(), [0, 0, 0, 0])
+
+
+def test_what_is_not_loaded_wholly_is_dropped_once_at_the_end(spread: Variable) -> None:
+    client = shards_of(spread).server_client
+    with others_waiting(client, SHARDS) as one:
+        one.drops = True
+    with pytest.raises(ConfigurationError, match="it was dropped"):
+        spread.read()
+    ask(
+        spread,
+        *[Request(shard, CreateDense(f"v/{2 * n}", np.ones(2), None)) for n, shard in PLACES],
+    )
+    ask(spread, Request(A, EndLoading(one.key, drops=True)))  # a copy that comes late
+    np.testing.assert_array_equal(spread.read(), [1, 1, 1, 1])
+
+
+def test_a_mark_has_the_whole_of_a_commit_that_one_shard_has_applied(spread: Variable) -> None:
+    prepare(spread)
+    ask(spread, Request(A, ApplyCommit(COMMIT)))
+    parameters = {"v": shards_of(spread)}
+    mark = ParameterMarks(shards_of(spread).server_client, SHARDS, parameters)
+    load(spread, 5.0)
+    for _ in mark.loading(parameters):
+        pass
+    np.testing.assert_array_equal(spread.read(), [1, 1, 1, 1])
 
 
 def test_an_end_that_a_server_does_not_answer_is_sent_again(

@@ -22,7 +22,7 @@ from psnb._src.server.tables.operations import (
     on_table,
 )
 from psnb.errors import ServerLostError
-from tests.client.in_process import InProcess, embedding, variable
+from tests.client.in_process import InProcess, asked, embedding, variable
 
 SHARDS = pytest.mark.parametrize("shards", [1, 3])
 
@@ -33,7 +33,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def carried(transport: InProcess, kind: type[Operation]) -> int:
-    found = [request.operation for request in transport.carried]
+    found = asked(transport)
     whole = [each.operation if isinstance(each, OnTables) else each for each in found]
     return sum(isinstance(each, kind) for each in whole)
 

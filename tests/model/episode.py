@@ -15,12 +15,14 @@ from psnb._src.coordinator.scheduling.work import Work
 from psnb._src.protocol.messages import AskLease
 from psnb._src.server.operations import EndWriter
 from psnb._src.server.server import Host
-from psnb.errors import ConfigurationError, PsnbError, ServerUnresponsiveError
+from psnb.errors import PsnbError, ServerUnresponsiveError
 from tests.coordinator.queues import commit_of
+from tests.model.direct import WRITER, Direct
 from tests.model.halves import assert_whole, contents
+from tests.model.marks import Marks, NotebookDiedError, content
 from tests.model.notebook import Notebook
 from tests.model.reading import Element
-from tests.model.reconciler import ROOM
+from tests.model.reconciler import ROOM, TABLE
 from tests.model.rows import assert_same, table_of
 from tests.model.takeover import Takeover
 from tests.model.workers import code
@@ -33,6 +35,9 @@ STEPS = 1500
 
 _LOOKED = 0.2
 """How often it is looked at what reads would see, of the steps after which nothing runs."""
+
+_HURT = 0.005
+"""How often a server is hurt while tables are loaded, beside all else."""
 
 _PEACE = 60_000
 """Steps after the last fault within which everything has come to an end."""
@@ -65,6 +70,8 @@ class Episode:
         Whether steps push to a table with a bound, too.
     waits : bool
         Whether users and saves wait now and then until nothing runs.
+    marks : bool
+        Whether parameters go back to marks, now and then.
     """
 
     def __init__(
@@ -81,11 +88,12 @@ class Episode:
         reads: bool = False,
         rows: bool = False,
         waits: bool = False,
+        marks: bool = False,
     ) -> None:
         self.world = world = World(seed)
         chance = Random(seed)
         splits = [chance.randint(0, 9) for _ in range(chance.choice((5, 15, 40)))] if reads else []
-        how = {"rows": rows, "in_order": long or reads}
+        how = {"rows": rows, "marks": marks, "in_order": long or reads}
         self.notebook = Notebook(world, mode, 3, 4, replicas, 3, splits, **how)
         self._mode, self._careful = mode, careful
         self._cancels = Random(seed) if cancels else None  # its own: old seeds stay what they were
@@ -94,6 +102,9 @@ class Episode:
         self._long = Random(seed) if long else None
         self._waits = Random(seed) if waits else None
         self._waiting: Generator[None] | None = None
+        self._marks = Marks(seed, self.notebook, self._step) if marks else None
+        if marks:
+            self.notebook.direct = Direct(seed, self.notebook)
         self._looks = Random(seed)
         # A short one that waits ends long ones, which then do few steps.
         self._lengths = (1, 5, 8, 8, 8) if reads else (1, 2, 5)
@@ -111,13 +122,14 @@ class Episode:
 
     def _run(self, steps: int) -> None:
         world, notebook = self.world, self.notebook
-        for _ in range(steps):
-            self._act()
-            world.step()
-            self._look()
-            if self._death is not None and self._death.due():
-                self._death.run()
-                return
+        end = world.steps + steps
+        try:
+            while world.steps < end:
+                self._step()
+        except NotebookDiedError:
+            assert self._death is not None
+            self._death.run()
+            return
         world.faults = False
         for process in (*world.servers.values(), *notebook.sessions, notebook):
             if process.frozen:
@@ -142,6 +154,13 @@ class Episode:
             raise AssertionError(f"it never comes to an end: {notebook.queue.statistics()}")
         self._check()
 
+    def _step(self) -> None:
+        self._act()
+        self.world.step()
+        self._look()
+        if self._death is not None and self._death.due():
+            raise NotebookDiedError
+
     def _act(self) -> None:
         world, notebook = self.world, self.notebook
         often = 0.03 if notebook.splits else 0.05
@@ -153,6 +172,12 @@ class Episode:
             notebook.do(notebook.tell)
         if self._waits is not None:
             notebook.do(self._wait)
+        if self._marks is not None:
+            self._marks.act()
+            assert notebook.direct is not None
+            notebook.direct.act()
+            if notebook.half and world.chance(_HURT):
+                self._hurt_a_server()
         choice = world.random.random()
         if choice < 0.10:
             notebook.do(notebook.feed)
@@ -180,7 +205,10 @@ class Episode:
             if frozen:
                 world.random.choice(frozen).wake()
         elif (
-            choice < 0.29 and not self._careful and (notebook.recovering or self._wants_recovery())
+            choice < 0.29
+            and not self._careful
+            and not (self._marks and self._marks.busy)
+            and (notebook.recovering or self._wants_recovery())
         ):
             notebook.do(notebook.recover)
 
@@ -244,14 +272,14 @@ class Episode:
         return notebook.unmade or any(place.primary is None for place in notebook.layout.placements)
 
     def _lacks_tables(self) -> bool:
-        """Whether a read would say that a table was dropped or lost, and to call recover."""
+        """Whether a read would say to call recover: a table was dropped or lost, or it waits."""
         for index, place in enumerate(self.notebook.layout.placements):
             assert place.primary is not None
             server = self.world.servers[place.primary.key]
             if server.alive and index in server.host._hosted:
-                try:
-                    contents(server.host, index)
-                except ConfigurationError:
+                shard = server.host._hosted[index].shard
+                waits = shard.log.loading and not (self._marks and self._marks.busy)
+                if waits or TABLE not in shard.tables():
                     return True
         return False
 
@@ -299,6 +327,10 @@ class Episode:
             values[index] = held[0]
             if notebook.followers is not None:
                 self._check_rows(index, holders)
+            if notebook.marks:
+                shards = [each._hosted[index].shard for each in holders]
+                for shard in shards[1:]:
+                    assert content(shard) == content(shards[0]), f"a replica of {index} differs"
         world.counts["closures"] += len(notebook.closures)
         for closure in notebook.closures:
             for row in range(closure.first, closure.first + closure.granted):
@@ -308,6 +340,7 @@ class Episode:
         for server in notebook.watched():
             for held in server.host._hosted.values() if server.alive else ():
                 held.shard.run(notebook.settled())
+                held.shard.run(EndWriter(WRITER))
                 assert self._mode == "geo" or not len(held.shard.log)
                 held.shard.run(EndWriter(notebook.queue.name))
 
@@ -331,6 +364,10 @@ class Episode:
         if row >= closure.number or outcome is not None:
             assert not sums, f"it has not happened, and left something: {told}"
             return
+        begun = [begun for (at, _), (_, begun) in notebook.wrote.items() if at == row]
+        if any(map(notebook.taken_back, begun)) and not sums:
+            notebook.world.counts["steps taken back"] += 1
+            return
         attempt = self._attempt(closure, row, sums)
         if attempt is None:
             return  # nothing is left of it, and nobody can tell where it was
@@ -338,6 +375,7 @@ class Episode:
             assert not sums, f"it wrote nothing, and left something: {told}"
             return
         chosen, begun = notebook.wrote[row, attempt]
+        assert not notebook.taken_back(begun), f"it was taken back, and is there: {told}"
         for index, value in sums.items():
             assert value == code(attempt), f"it left something else than attempt {attempt}: {told}"
             assert index in {shard.number for shard in chosen}, told
@@ -423,12 +461,13 @@ def episode(seed: int) -> Episode:
     kinds = [(0, False), (1, False), (1, True)]
     replicas, careful = kinds[seed // len(MODES) % len(kinds)]
     mode = MODES[seed % len(MODES)]
+    marks = seed % 12 in (1, 5, 6, 7)
     reads = seed % 4 == 1 or (mode == "async" and seed % 4 == 2)
     return Episode(
         seed,
         mode=mode,
         replicas=replicas,
-        careful=careful,
+        careful=careful and not marks,
         cancels=reads and mode != "geo" and seed % 8 in (1, 2),
         tells=seed % 7 in (1, 3, 4, 5),
         dies=seed % 7 in ((2, 3, 4, 5) if mode == "sync" else (3, 4)),
@@ -436,4 +475,5 @@ def episode(seed: int) -> Episode:
         reads=reads,
         rows=seed % 11 in (0, 2, 7, 10),
         waits=seed % 5 == 0 or seed % 9 in (2, 8),
+        marks=marks,
     )

@@ -12,6 +12,7 @@ from psnb._src.server.server import Host
 from psnb._src.server.tables.operations import ReadValues, on_table
 from tests.coordinator.queues import commit_of
 from tests.model import rows
+from tests.model.direct import DIRECT
 from tests.model.reconciler import TABLE
 from tests.model.workers import code
 
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
     from tests.model.notebook import Notebook
 
 
-def contents(host: Host, index: int) -> np.ndarray:
-    """Return what the table of a shard holds."""
-    values: np.ndarray = host._hosted[index].shard.run(on_table(TABLE, ReadValues()))
+def contents(host: Host, index: int, table: str = TABLE) -> np.ndarray:
+    """Return what a table of a shard holds."""
+    values: np.ndarray = host._hosted[index].shard.run(on_table(table, ReadValues()))
     return values
 
 
@@ -37,14 +38,20 @@ def primaries(notebook: Notebook) -> dict[int, Host]:
 
 def assert_whole(notebook: Notebook) -> None:
     """Assert that nothing is done by halves: to be called while nothing runs."""
-    values = {}
+    if notebook.half:
+        return
+    values, direct = {}, {}
     for index, host in primaries(notebook).items():
         # Others cannot be read now: they have not heard that they are it, or have no table.
         if host._hosted[index].role is Role.PRIMARY and index not in notebook.unmade:
             values[index] = contents(host, index)
+            if notebook.direct is not None:
+                direct[index] = contents(host, index, DIRECT)
             if notebook.followers is not None:
                 rows.assert_own(notebook, index, table := rows.table_of(host, index))
                 notebook.followers.follow(index, table)
+    if notebook.direct is not None:
+        notebook.direct.check(direct)
     attempts: dict[int, list[int]] = {}
     for row, attempt in notebook.wrote:
         attempts.setdefault(row, []).append(attempt)
@@ -70,6 +77,11 @@ def _check_step(
     told = f"step {row} of {closure} {closure.remote.status}: {sums}"
     for attempt in attempts:
         chosen, begun = notebook.wrote[row, attempt]
+        if notebook.taken_back(begun):
+            back = [each.number for each in chosen if sums.get(each.number) == code(attempt)]
+            assert not back, f"attempt {attempt} was taken back, and is on {back}: {told}"
+            unknown = True
+            continue
         lost, risked = notebook.lost_at, notebook.risked_at
         kept = {
             each.number

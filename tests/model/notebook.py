@@ -40,10 +40,13 @@ from psnb._src.protocol.messages import (
     TakeAnswer,
     ToNotebook,
 )
-from psnb._src.server.operations import EndRound, FenceCommits
+from psnb._src.server.operations import CreateTable, EndRound, FenceCommits
 from psnb.errors import PsnbError, ServerLostError, ServerUnresponsiveError
 from tests.coordinator.queues import ClosureQueue, commit_of, make_work
+from tests.model.direct import Direct
 from tests.model.halves import assert_whole
+from tests.model.marks import EVER
+from tests.model.marks import creations as marks_creations
 from tests.model.reading import Element
 from tests.model.reconciler import Fences, Reconciler, creation
 from tests.model.rows import Followers
@@ -101,6 +104,8 @@ class Notebook(Reconciler):
         nothing.
     rows : bool
         Whether shards have a table with a bound, too; see `tests.model.rows`.
+    marks : bool
+        Whether they have what `tests.model.marks` wants.
     in_order : bool
         Whether what a session's ends send each other arrives in its order. Workers that say
         several things of one closure need that.
@@ -117,9 +122,16 @@ class Notebook(Reconciler):
         splits: Sequence[int] = (),
         *,
         rows: bool = False,
+        marks: bool = False,
         in_order: bool = False,
     ) -> None:
-        creations = [creation(), *([rows_creation()] if rows else [])]
+        creations: list[CreateTable] = [creation(), *([rows_creation()] if rows else [])]
+        self.direct: Direct | None = None
+        self.marks = marks
+        if marks:
+            creations += marks_creations()
+        self.spans = [EVER]  # in which it began what is not taken back
+        self.half = False  # tables are being loaded, and nobody can read them
         super().__init__(world, servers, shards, replicas, creations)
         self.followers = Followers() if rows else None
         gates: dict[str, Gate] = {"async": Gate(), "sync": RoundGate(ROUND), "geo": FlushGate()}
@@ -295,6 +307,10 @@ class Notebook(Reconciler):
         of = EndRound(self.queue.name, step.number, step.closures, {})
         self.world.drive(self, end_round(self.shards, {}, of, ask, self.queue.block), ended)
 
+    def taken_back(self, begun: int) -> bool:
+        """Return whether parameters went back over what was begun in a step."""
+        return not any(each.first < begun <= each.last for each in self.spans)
+
     def check_rounds(self, shard: ShardId, values: np.ndarray, turn: int) -> None:
         """Assert that a closure sees the whole of the rounds before its own, and no more."""
         since = max(self.lost_at.get(shard.number, -1), self.risked_at.get(shard.number, -1))
@@ -309,7 +325,8 @@ class Notebook(Reconciler):
                 _, attempt = closure.remote.fetch()
                 chosen, begun = self.wrote[closure.first, attempt]
                 if shard in chosen and begun > since:
-                    wanted = code(attempt) / len(counted)
+                    back = self.taken_back(begun)
+                    wanted = 0.0 if back else code(attempt) / len(counted)
                     told = f"{closure} lacks on {shard} in round {turn}: {found}"
                     assert abs(found - wanted) < 1, told
 

@@ -65,7 +65,7 @@ class Takeover:
                 self._go_on(1)
             if isinstance(found[0], ServerUnresponsiveError):
                 found.clear()
-        assert found == [False]  # nothing was being loaded
+        assert found[0] or not notebook.half, "nothing says that tables were being loaded"
         world.counts["takeovers"] += 1
         self._go_on(_LATER)
         assert_whole(notebook)
@@ -77,7 +77,7 @@ class Takeover:
     def _sent(self) -> bool:
         """Whether the end of a round is under way."""
         return any(
-            isinstance(each._request.operation, EndRound) and not each.done
+            isinstance(each.request.operation, EndRound) and not each.done
             for each in self._notebook.world.pending
         )
 

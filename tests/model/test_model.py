@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 
+from psnb._src.client.tables import marks
+from psnb._src.server.commit_log import CommitLog
+from psnb._src.server.operations import EndLoading
 from psnb._src.server.server import Host
+from psnb._src.server.shard import ParameterShard
+from psnb._src.server.snapshots import RowSnapshot
 from psnb._src.server.tables.changed_rows import ChangedRows
 from psnb._src.server.tables.row_index import GrowingRowIndex
 from tests.model.episode import MODES, STEPS, Episode, episode
@@ -92,6 +100,16 @@ def test_rows_that_leave_are_those_of_their_ids_on_all_replicas(mode: str, seed:
     assert counts["rows that left for others"]
 
 
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=MORE) for seed in range(1, 7))])
+@pytest.mark.parametrize("replicas", [0, 1])
+@pytest.mark.parametrize("mode", MODES)
+def test_all_goes_back_to_a_mark_or_is_dropped_or_nothing_is(
+    mode: str, replicas: int, seed: int
+) -> None:
+    how = {"long": mode == "async", "rows": seed % 2 == 0, "marks": True}
+    Episode(seed, mode=mode, replicas=replicas, careful=False, **how).run(STEPS)
+
+
 def _forget_removed(self: ChangedRows, ids: object) -> None:
     """Note nothing."""
 
@@ -124,5 +142,76 @@ def test_planted_faults_of_rows_that_leave_are_found(
     monkeypatch.setattr(of, name, wrong)
     how = {"replicas": 1, "careful": True, "rows": True}
     episodes = (Episode(seed, mode=MODES[seed % 3], **how) for seed in range(20))
+    with pytest.raises(AssertionError, match=message):
+        deque((each.run(STEPS) for each in episodes), 0)
+
+
+def _changed(self: RowSnapshot) -> Any:
+    """Return the rows that have changed where others have left, too."""
+    if self._apart:
+        return None
+    rows = np.flatnonzero(self._place)
+    return rows, self._table.index.ids(slice(self.rows, None))[::-1]
+
+
+def _take_late(self: CommitLog, key: str, table: str, place: int) -> bool:
+    """Take each change."""
+    return True
+
+
+def _make_missing(self: ParameterShard, name: str, moment: str) -> Any:
+    """Return a mark of now where there is none."""
+    self._set_mark(name, moment)
+    return self._marks[name]
+
+
+def _begin_alone(self: CommitLog, key: str) -> list[Any]:
+    """Have nothing wait."""
+    return []
+
+
+def _end_and_forget(self: CommitLog, key: str) -> bool:
+    """Forget commits, too: they had their effect before."""
+    self._writers.clear()
+    return self.loading.pop(key, None) is not None
+
+
+_on_shard = Host._on_shard
+
+
+def _keep_half(self: Host, hosted: Any, operation: Any, reply: Any) -> Any:
+    """Run an operation, but drop nothing at the end of a load."""
+    if isinstance(operation, EndLoading):
+        operation = EndLoading(operation.key)
+    return _on_shard(self, hosted, operation, reply)
+
+
+@contextmanager
+def _nothing_waits(client: object, shards: object) -> Iterator[None]:
+    """Have nothing wait while a mark is made."""
+    yield
+
+
+@pytest.mark.second_tier("of the model itself")
+@pytest.mark.parametrize(
+    ("of", "name", "wrong", "message"),
+    [
+        (RowSnapshot, "changed", _changed, "went back to"),
+        (CommitLog, "loads", _take_late, "came late, and changed"),
+        (ParameterShard, "_marked", _make_missing, "went back to"),
+        (CommitLog, "begin_loading", _begin_alone, "does not wait"),
+        (CommitLog, "end_loading", _end_and_forget, "another id's, too|is there|twice"),
+        (Host, "_on_shard", _keep_half, "stays there"),
+        (marks, "others_waiting", _nothing_waits, "half of it is there"),
+    ],
+)
+def test_planted_faults_of_rewinds_are_found(
+    of: Any, name: str, wrong: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of, name, wrong)
+    how = {"careful": False, "rows": True, "marks": True}
+    episodes = (
+        Episode(seed, mode=MODES[seed % 3], replicas=seed // 3 % 2, **how) for seed in range(300)
+    )
     with pytest.raises(AssertionError, match=message):
         deque((each.run(STEPS) for each in episodes), 0)

@@ -34,7 +34,7 @@ from psnb._src.utils.phases import PHASES
 from psnb._src.worker.reports import remembered
 from psnb._src.worker.results import joined, told_of
 from psnb.errors import ServerLostError
-from tests.model import rows
+from tests.model import marks, rows
 from tests.model.reading import Reader, Reading
 from tests.model.reconciler import ROOM, TABLE
 from tests.model.world import Line, Process, World
@@ -168,6 +168,8 @@ class Worker(Process):
             reads = [on_table(TABLE, ReadValues())]
             if notebook.followers is not None:
                 reads.append(rows.lookup(step.row))
+            if notebook.marks:
+                reads.append(marks.lookup(step.row))
             self.world.ask(self, [Request(chosen[0], each) for each in reads], read)
 
         def read(outcomes: list[Any]) -> None:
@@ -262,19 +264,14 @@ class Worker(Process):
         writes = [write(step.row, step.attempt, pushed=turn is not None)]
         if self.notebook.followers is not None:
             writes.append(rows.push(step.row, code(step.attempt)))
+        if self.notebook.marks:
+            writes += marks.pushes(step.row)
         return writes
 
     def _commit(
         self, commit: Commit, parts: dict[ShardId, Part], ended: Callable[[Any], None]
     ) -> None:
         self.world.drive(self, commit_on(commit, parts, self.together, ask), ended)
-
-    def together(self, shards: Any) -> bool:
-        """Return what `CommTransport` believes."""
-        places = [self.known.placements[shard.number] for shard in shards]
-        return len(shards) == 1 or (
-            len({place.servers for place in places}) == 1 and len(places[0].servers) == 1
-        )
 
     def _result(
         self,

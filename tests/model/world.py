@@ -12,6 +12,7 @@ import pickle
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from psnb._src.client.requests import Request
@@ -48,6 +49,13 @@ class Process:
             self._later.append(action)
         elif self.alive:
             action()
+
+    def together(self, shards: Sequence[ShardId]) -> bool:
+        """Return what `CommTransport` believes."""
+        places = [self.known.placements[shard.number] for shard in shards]
+        return len(shards) == 1 or (
+            len({place.servers for place in places}) == 1 and len(places[0].servers) == 1
+        )
 
     def kill(self) -> None:
         self.alive = self.frozen = False
@@ -179,15 +187,24 @@ class Line:
         self._broken()
 
 
+_LONG = 200
+"""How often a request is sent while its shard is loaded, until there is an error."""
+
+
 class Pending:
     """A request that somebody waits for, and its way through the network; see `CommTransport`."""
 
     def __init__(self, owner: Process, request: Request, then: Callable[[Any], None]) -> None:
         self._world, self.owner = owner.world, owner
-        self._request, self._then = request, then
+        self.request, self._then = request, then
+        assert isinstance(request.to, ShardId)
+        self.operation: Any = request.operation
+        if isinstance(self.operation, ShardOperation):
+            self.operation = OnShard(request.to.number, self.operation)
         self._server: Server | None = None
         self._under_way = 0  # messages there and back
         self.done = self.lost = False
+        self._later = 0
         self.send()
 
     def send(self) -> None:
@@ -199,10 +216,7 @@ class Pending:
             self._end(ServerLostError("no server has it"))
             return
         server = self._server = self._world.servers[primary.key]
-        request = self._request
-        assert isinstance(request.to, ShardId)
-        assert isinstance(request.operation, ShardOperation)
-        message = pickle.dumps([OnShard(request.to.number, request.operation)])
+        message = pickle.dumps([self.operation])
         self._under_way += 1
         self._world.send(server, lambda: self._arrive(server, message), self._lost)
 
@@ -231,7 +245,7 @@ class Pending:
             self.send()
 
     def _arrive(self, server: Server, message: bytes) -> None:
-        making = isinstance(self._request.operation, CreateTable)
+        making = isinstance(self.request.operation, CreateTable)
         # What makes a table would make it anew: nobody sends it twice who has had an answer.
         if not server.alive or self.lost or (making and self.done):
             self._lost()
@@ -242,7 +256,8 @@ class Pending:
             packed = pickle.dumps(answers[0])
             world.send(self.owner, lambda: self._answered(pickle.loads(packed)), self._lost)
 
-        server.run(pickle.loads(message), answered)
+        with world.watched(self, server):
+            server.run(pickle.loads(message), answered)
 
     def _answered(self, answer: ServerAnswer) -> None:
         self._lost()
@@ -253,7 +268,9 @@ class Pending:
                 self._look()
                 self.send()
             case Later():
-                self.send()
+                self._later += 1  # it is sent again by and by: see `notice`
+                if self._later > _LONG:
+                    self._end(ServerUnresponsiveError("it is being loaded"))
             case Done(result):
                 self._end(result)
             case Failed(error):
@@ -267,8 +284,11 @@ class Pending:
         self.owner.known = self._world.published
 
     def _place(self) -> Any:
-        assert isinstance(self._request.to, ShardId)
-        return self.owner.known.placements[self._request.to.number]
+        assert isinstance(self.request.to, ShardId)
+        return self.owner.known.placements[self.request.to.number]
+
+
+Watched = Callable[[Pending, Server], AbstractContextManager[None]]
 
 
 class World:
@@ -292,6 +312,7 @@ class World:
         self.faults = True
         self.counts: Counter[str] = Counter()  # of what has happened
         self.steps = 0
+        self.watched: Watched = lambda request, server: nullcontext()  # each request that comes
 
     def chance(self, probability: float) -> bool:
         return self.random.random() < probability

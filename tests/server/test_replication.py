@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from psnb._src.server import transfer
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.operations import ApplyCommit, CreateDense, DropTable, EndRound, PreparePart
+from psnb._src.server.operations import (
+    ApplyCommit,
+    CreateDense,
+    DropTable,
+    EndRound,
+    PreparePart,
+    SetMark,
+)
 from psnb._src.server.optimizers import SGD
 from psnb._src.server.tables import operations
 from psnb._src.server.tables.operations import (
@@ -29,7 +36,7 @@ from psnb._src.server.tables.operations import (
     TuneOptimizer,
     on_table,
 )
-from tests.server.pair import ONES, SPARSE, SYNCED, B, Pair, push, push_rows, same
+from tests.server.pair import ONES, SPARSE, SYNCED, B, Pair, push, push_rows, results, same
 
 EMPTY_ROW = {
     **{
@@ -165,3 +172,16 @@ def take(pair: Pair, what: str, value: Any) -> None:
                 for wire in pair.wires:
                     if wire.waiting:
                         wire.deliver()
+
+
+def test_a_replica_that_was_filled_since_a_mark_gets_none_when_it_is_sent_again() -> None:
+    pair = Pair()
+    moment = pair.do(SetMark("m"))
+    pair.fill()
+    answers = pair.send("a", SetMark("m"))
+    pair.flow()
+    assert results(answers) == [moment]
+    assert pair.shard("b")._marks == {}
+    made = pair.send("a", SetMark("n"))
+    pair.flow()
+    assert [pair.shard("b")._marks["n"].moment] == results(made)

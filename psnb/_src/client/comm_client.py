@@ -59,6 +59,7 @@ from psnb.errors import (
     CoordinatorClosedError,
     PsnbError,
     ServerLostError,
+    ServerUnresponsiveError,
 )
 
 logger = logging.getLogger("psnb")
@@ -154,6 +155,16 @@ class CommServerClient(ServerClient):
 
     def attempt(self, requests: Sequence[Request]) -> list[Any]:
         return self._outcomes(requests, None)
+
+    def insist(self, requests: Sequence[Request]) -> None:
+        async def repeat(left: Sequence[Request]) -> None:
+            with contextlib.suppress(CoordinatorClosedError):
+                while left:
+                    outcomes = zip(left, await self.ask(left), strict=True)
+                    left = [e for e, out in outcomes if isinstance(out, ServerUnresponsiveError)]
+
+        if requests:
+            self._on_loop(lambda: self._spawn(repeat(requests)))
 
     def _outcomes(self, requests: Sequence[Request], seen: dict[ShardId, int] | None) -> list[Any]:
         if runs_here(self._loop) or reads_here():

@@ -87,7 +87,7 @@ def lost(
 def _tables(request: Request) -> str:
     """Return the names of the parameters that a request to a shard is about."""
     match request.operation:
-        case OnTables(tables=tables):
+        case OnTables(tables=tables) | OnShard(operation=OnTables(tables=tables)):
             names = {*tables}
         case PreparePart(part=part):
             names = {name for write in part.writes for name in write.tables}

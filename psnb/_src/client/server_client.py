@@ -52,6 +52,9 @@ class ServerClient(Protocol):
             If an error stops all of them, with the same meaning.
         """
 
+    def insist(self, requests: Sequence[Request]) -> None:
+        """Make requests until each server has answered or is lost; returns at once."""
+
     def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> int | None:
         """Make the writes of a commit on all shards or none; see `psnb._src.client.commit`."""
 
@@ -133,6 +136,11 @@ class FrontClient(ServerClient):
     def attempt(self, requests: Sequence[Request]) -> list[Any]:
         """Ask the servers."""
         return self._behind.attempt(requests)
+
+    def insist(self, requests: Sequence[Request]) -> None:
+        """Ask the servers until they answer."""
+        if requests:
+            self._behind.insist(requests)
 
     def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> int | None:
         """Make writes on the servers."""

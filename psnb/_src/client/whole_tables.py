@@ -248,6 +248,18 @@ class TableLoad:
     clears: bool = False
     beside: table_ops.Segment = field(default_factory=dict)
     reads: bool = field(default=True, init=False)  # its server reads files
+    key: str = field(default="", init=False)  # see `loading`
+    _place: int = field(default=0, init=False)
+
+    def request(self, change: table_ops.TableChange | ops.ReadsFiles) -> Request:
+        """Return the request for a change by which it is loaded, made while tables are."""
+        shard, table = self.table
+        self._place += 1
+        made: table_ops.ShardOperation = (
+            change if isinstance(change, ops.ReadsFiles) else table_ops.on_table(table, change)
+        )
+        which = shard.number, made, self.key, table, self._place
+        return Request(shard, ops.OnLoadingShard(*which))
 
     def saved(self) -> dict[PartKey, FilePart]:
         """Return all parts of files that it needs."""
@@ -273,10 +285,9 @@ class TableLoad:
 
 @contextmanager
 def loading(server_client: ServerClient, loads: Sequence[TableLoad]) -> Iterator[None]:
-    """Load tables in the block: other writes, and reads, wait for the end of it, and are whole.
+    """Load tables in the block; see `others_waiting`.
 
-    A commit is wholly before it, and its effect is gone then; or wholly after it. There is memory
-    for all, which servers keep until the end.
+    There is memory for all, which servers keep until the end.
 
     Raises
     ------
@@ -285,9 +296,44 @@ def loading(server_client: ServerClient, loads: Sequence[TableLoad]) -> Iterator
     ServerLostError
         If a server is gone; nothing was changed.
     """
-    key, shards = uuid.uuid4().hex, sorted({each.table[0] for each in loads})
+    with others_waiting(server_client, sorted({each.table[0] for each in loads})) as load:
+        for each in loads:
+            each.key = load.key
+        server_client.call([on_table(*each.table, table_ops.MakeRoom(each.rows)) for each in loads])
+        yield
+
+
+@dataclass
+class Load:
+    """A load under way.
+
+    Attributes
+    ----------
+    key : str
+        Of `BeginLoading`.
+    drops : bool
+        Whether all tables of its shards are to be dropped at its end.
+    """
+
+    key: str
+    drops: bool = False
+
+
+@contextmanager
+def others_waiting(server_client: ServerClient, shards: Sequence[ShardId]) -> Iterator[Load]:
+    """Have writes and reads of others wait for the end of the block.
+
+    What they find, and leave, is whole. A commit is wholly before it, and its effect is gone then;
+    or wholly after it. Such blocks may nest.
+
+    Raises
+    ------
+    ServerLostError
+        If a server is gone; nothing was changed.
+    """
+    load = Load(uuid.uuid4().hex)
     try:
-        found = server_client.call([Request(shard, ops.BeginLoading(key)) for shard in shards])
+        found = server_client.call([Request(each, ops.BeginLoading(load.key)) for each in shards])
         facts = list(zip(shards, found, strict=True))
         applied = {fact.commit[:3] for _, each in facts for fact in each if fact.applied}
         # All have prepared what one has applied. The rest of it would come later, by itself.
@@ -296,17 +342,18 @@ def loading(server_client: ServerClient, loads: Sequence[TableLoad]) -> Iterator
             for shard, each in facts
         }
         server_client.call(
-            [Request(shard, ops.BeginLoading(key, each)) for shard, each in rest.items() if each]
+            [Request(s, ops.BeginLoading(load.key, each)) for s, each in rest.items() if each]
         )
-        server_client.call([on_table(*each.table, table_ops.MakeRoom(each.rows)) for each in loads])
-        yield
+        yield load
     finally:
-        ends = [Request(shard, ops.EndLoading(key)) for shard in shards]
-        with suppress(CoordinatorClosedError):  # then nothing waits
-            for _ in range(_ATTEMPTS):
+        ends = [Request(shard, ops.EndLoading(load.key, load.drops)) for shard in shards]
+        try:
+            with suppress(CoordinatorClosedError):  # then nothing waits
                 outcomes = zip(ends, server_client.attempt(ends), strict=True)
-                # A server that comes back, or a replica of it, would have all wait.
                 ends = [end for end, each in outcomes if isinstance(each, ServerUnresponsiveError)]
+        finally:
+            if ends:  # a server that comes back, or a replica of it, would have all wait
+                server_client.insist(ends)
 
 
 def load_tables(
@@ -325,8 +372,7 @@ def load_tables(
     ServerLostError
         If a server is gone; the others may have a part of the new content.
     """
-    clears = [on_table(*each.table, table_ops.ClearTable()) for each in loads if each.clears]
-    server_client.call(clears)
+    server_client.call([each.request(table_ops.ClearTable()) for each in loads if each.clears])
     pieces = {load: load.pieces() for load in loads}
     while pieces:
         coming = {load: next(left, None) for load, left in pieces.items()}
@@ -357,14 +403,14 @@ def _put(server_client: ServerClient, pieces: dict[TableLoad, _Piece]) -> None:
         if piece.removes:
             ids = piece.part.arrays.read(REMOVED, piece.start, piece.stop)
             ids = ids if load.owner is None else ids[load.owner.takes(ids)]
-            server_client.call([*requests, on_table(*load.table, table_ops.RemoveRows(ids))])
+            server_client.call([*requests, load.request(table_ops.RemoveRows(ids))])
             requests = []
             continue
         if read[0] != piece:  # else several shards get rows of it
             whole = read_segment(piece.part.arrays, piece.start, piece.stop, piece.at)
             read = piece, used_later(whole, piece.part.later)
         segment = read[1] if load.owner is None else owned(read[1], "ids", load.owner)
-        requests.append(on_table(*load.table, table_ops.PutSegment(segment)))
+        requests.append(load.request(table_ops.PutSegment(segment)))
         if len(requests) == _SENT:
             server_client.call(requests)
             requests = []
@@ -387,7 +433,7 @@ def _finish(server_client: ServerClient, loads: Sequence[TableLoad]) -> None:
     ]
     answers = server_client.call(
         [
-            on_table(*load.table, table_ops.FinishTable(tail, load.beside))
+            load.request(table_ops.FinishTable(tail, load.beside))
             for load, tail in zip(left, tails, strict=True)
         ]
     )
@@ -410,7 +456,7 @@ def _read_there(
 
     One that could not read something is not asked to read again.
     """
-    requests = [Request(load.table[0], change) for load, change in asked.items()]
+    requests = [load.request(change) for load, change in asked.items()]
     answers = server_client.attempt(requests) if requests else []
     for load, answer in zip(asked, answers, strict=True):
         if isinstance(answer, CheckpointError):

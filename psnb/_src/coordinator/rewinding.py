@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 from psnb._src.checkpoint.loading import Checkpoint
 from psnb._src.checkpoint.manifest import checked_metadata
 from psnb._src.client.tables.marks import ParameterMarks
+from psnb._src.client.whole_tables import others_waiting
 from psnb._src.coordinator.core import CoordinatorCore, Training
 from psnb._src.monitor.events import EventKind
 from psnb._src.server.optimizer import Optimizer
@@ -29,7 +29,6 @@ from psnb._src.utils.threads import run_in_thread
 from psnb.errors import (
     CheckpointError,
     ConfigurationError,
-    PsnbError,
     ServerLostError,
     StaleMarkError,
 )
@@ -171,29 +170,28 @@ def _tune(core: CoordinatorCore, optimizers: Mapping[str, Optimizer | None]) -> 
 
 
 def _load(core: CoordinatorCore, begin: Callable[[], Iterator[object]]) -> None:
-    """Load all, or drop all tables."""
+    """Load all, or drop all tables; what others ask waits, also while it is tried again."""
     strategy = core.strategy
     changed = False
-    for left in reversed(range(_ATTEMPTS)):
-        try:
-            loading = begin()
-            next(loading, None)
-            changed = True
-            for _ in loading:
-                pass
-            return
-        except BaseException as error:  # an interrupt, too: half went back
-            if not changed:
+    with others_waiting(strategy.server_client, strategy.shards) as load:
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                loading = begin()
+                next(loading, None)
+                changed = True
+                for _ in loading:
+                    pass
+                return
+            except BaseException as error:  # an interrupt, too: half went back
+                if not changed:
+                    raise
+                again = isinstance(error, ServerLostError | CheckpointError) and left
+                if again and strategy.settled():  # replicas have taken over, and have it, too
+                    continue
+                load.drops = True
+                error.add_note(
+                    "the parameters had gone back in part, so all of them were dropped. "
+                    "strategy.recover(checkpoint) brings them back, of a checkpoint; or "
+                    f"{strategy.losses.beginning()} starts over"
+                )
                 raise
-            again = isinstance(error, ServerLostError | CheckpointError) and left
-            if again and strategy.settled():  # replicas have taken over, and have the mark, too
-                continue
-            with suppress(PsnbError):
-                every = range(len(strategy.shards))
-                strategy.server_client.attempt(strategy.tables.drops(every))
-            error.add_note(
-                "the parameters had gone back in part, so all of them were dropped. "
-                "strategy.recover(checkpoint) brings them back, of a checkpoint; or "
-                f"{strategy.losses.beginning()} starts over"
-            )
-            raise

@@ -172,8 +172,9 @@ class CommitLog:
         What waits for the end of its round.
     closed : bool
         Whether it takes no commits any more, of any writer.
-    loading : set of str
-        Under which keys tables are being loaded: commits wait, for they would be there in part.
+    loading : dict
+        Under which keys tables are being loaded: commits wait, for they would be there in part. By
+        table, the place of the last change that has loaded it.
     """
 
     def __init__(self, version: int = 0) -> None:
@@ -181,7 +182,7 @@ class CommitLog:
         self.rounds = Rounds()
         self._writers: dict[str, _CommitWriter] = {}
         self.closed = False
-        self.loading: set[str] = set()
+        self.loading: dict[str, dict[str, int]] = {}
         self._loaded: deque[str] = deque(maxlen=_LOADS)  # keys that come late begin nothing
 
     def __len__(self) -> int:
@@ -337,13 +338,24 @@ class CommitLog:
     def begin_loading(self, key: str) -> list[CommitRecord]:
         """Note that tables are loaded, and report the commits in which other shards take part."""
         if key not in self._loaded:
-            self.loading.add(key)
+            self.loading.setdefault(key, {})
         return self._shared()
 
-    def end_loading(self, key: str) -> None:
-        """Note that they are loaded; idempotent."""
-        self.loading.discard(key)
+    def end_loading(self, key: str) -> bool:
+        """Note that they are loaded; return whether they were being loaded until now."""
         self._loaded.append(key)
+        return self.loading.pop(key, None) is not None
+
+    def loads(self, key: str, table: str, place: int) -> bool:
+        """Note a change that loads a table; False if it is late: its load, or a later one, is done.
+
+        A copy of a message may come after the answer to the first one, and what follows from it.
+        """
+        places = self.loading.get(key)
+        if places is None or place < places.get(table, place):
+            return False
+        places[table] = place
+        return True
 
     def _shared(self) -> list[CommitRecord]:
         return [

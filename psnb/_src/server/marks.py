@@ -94,6 +94,8 @@ class Mark:
         By name.
     where : str
         The shard, for messages.
+    moment : str
+        Of when; an attribute, too. A request that comes late may make a mark of another one.
 
     Attributes
     ----------
@@ -101,8 +103,8 @@ class Mark:
         Of the last description; empty if it was not described.
     """
 
-    def __init__(self, tables: Mapping[str, Table], where: str) -> None:
-        self.key, self._where = "", where
+    def __init__(self, tables: Mapping[str, Table], where: str, moment: str) -> None:
+        self.key, self._where, self.moment = "", where, moment
         self._tables: dict[str, _MarkedTable] = {}
         try:
             for name, table in tables.items():
@@ -147,10 +149,6 @@ class Mark:
             ) from error
         self.key = uuid.uuid4().hex
         return ops.DescribedMark(self.key, found)
-
-    def end_reading(self) -> None:
-        """Refuse reads of the last description: a request that comes late changes nothing."""
-        self.key = ""
 
     def read_here(self, operation: ops.ReadsFiles) -> OnTables:
         """Return an operation with what it is to read of the mark."""

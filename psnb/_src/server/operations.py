@@ -139,9 +139,13 @@ class BeginLoading(ShardOperation, frozen=True):
 
 
 class EndLoading(ShardOperation, frozen=True):
-    """Ends what `BeginLoading` began, also if that comes later; may be repeated."""
+    """Ends what `BeginLoading` began, also if that comes later; may be repeated.
+
+    With ``drops``, the shard's tables go, unless it was ended before.
+    """
 
     key: str
+    drops: bool = False
 
 
 class SquareNorms(ShardOperation, frozen=True):
@@ -206,9 +210,14 @@ class FinishReplica(ShardOperation, frozen=True):
 
 
 class SetMark(ShardOperation, frozen=True):
-    """Marks all tables as they are now, unless there is this mark; see `psnb._src.server.marks`."""
+    """Marks all tables as they are now, unless there is this mark; see `psnb._src.server.marks`.
+
+    The answer is its ``moment``. The primary gives it; replicas that lack a mark which is there
+    make none.
+    """
 
     mark: str
+    moment: str = ""
 
 
 class DropMark(ShardOperation, frozen=True):
@@ -218,19 +227,12 @@ class DropMark(ShardOperation, frozen=True):
 
 
 class DescribeMark(ShardOperation, frozen=True):
-    """Asks for what is to be loaded to go back to a mark: a `DescribedMark`."""
+    """Asks for what is to be loaded to go back to a mark of a moment: a `DescribedMark`."""
 
     changes: ClassVar[bool] = False
 
     mark: str
-
-
-class EndMarkReading(ShardOperation, frozen=True):
-    """Has what was described of a mark not read any more."""
-
-    changes: ClassVar[bool] = False
-
-    mark: str
+    moment: str
 
 
 class MarkedTable(Message, frozen=True):
@@ -385,12 +387,25 @@ class OnShard(HostOperation, frozen=True):
         return str(self.operation)
 
 
+class OnLoadingShard(OnShard, frozen=True):
+    """A change that loads a table, under a key of `BeginLoading`: one that is late is refused.
+
+    Those of a table have places, in their order.
+    """
+
+    nested: ClassVar[bool] = False
+
+    key: str
+    table: str
+    place: int
+
+
 class HostShards(HostOperation, frozen=True):
     """Creates shards, in which some commits are given up; sent by the strategy, as the next three.
 
     `FollowPlacements` answers with the `ServerStatus`, `MeasureShards` with the bytes of all
-    tables, `CountTraffic` with the size of the shards, the microseconds of CPU time of the server's
-    process, and counts of operations.
+    tables (of none, if the shard is being loaded), `CountTraffic` with the size of the shards, the
+    microseconds of CPU time of the server's process, and counts of operations.
     """
 
     places: Mapping[int, ShardPlacement]

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from psnb._src.placement.layout import ShardPlacement
 from psnb._src.placement.status import Role, ServerStatus
 from psnb._src.server import operations as ops
@@ -147,7 +149,7 @@ class Host:
                 change.unread or f"{self._name} has not checked what it is to read"
             )
         try:
-            return ops.OnShard(operation.shard, work.read_here(change))
+            return msgspec.structs.replace(operation, operation=work.read_here(change))
         except OSError as error:
             raise CheckpointError(f"{self._name}: {error}") from error
 
@@ -168,6 +170,13 @@ class Host:
             hosted = self._primary(operation.shard)
             if hosted is None:
                 return Moved()
+            if isinstance(operation, ops.OnLoadingShard):
+                _, _, key, table, place = msgspec.structs.astuple(operation)
+                if not hosted.shard.log.loads(key, table, place):
+                    raise CheckpointError(
+                        f"{table!r} of {hosted.shard.name} was not changed: what was to load it "
+                        "has ended, or began when another server had it"
+                    )
             if self._waits(hosted, operation.operation):
                 return Later()
             result = self._on_shard(hosted, operation.operation, reply)
@@ -282,7 +291,10 @@ class Host:
                     self._hosted[index] = HostedShard(index, shard, *role)
                 return None
             case ops.MeasureShards():
-                return self._measure()
+                # What was being loaded may be half there, and what loaded it gone: see recovery.
+                found = self._measure()
+                loads = {index for index in found if self._hosted[index].shard.log.loading}
+                return {index: {} if index in loads else each for index, each in found.items()}
             case ops.CountTraffic():
                 nbytes = sum(sum(tables.values()) for tables in self._measure().values())
                 cpu = int(1e6 * time.process_time())

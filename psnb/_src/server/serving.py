@@ -315,7 +315,7 @@ def _read(host: Host, request: ServerRequest) -> tuple[ServerRequest, Made]:
         except CheckpointError as error:
             assert isinstance(operation, ops.OnShard)
             change = msgspec.structs.replace(operation.operation, unread=str(error))
-            return ops.OnShard(operation.shard, change)
+            return msgspec.structs.replace(operation, operation=change)
 
     operations = [read(each) for each in request.operations]
     return ServerRequest(request.number, request.key, operations), {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import numpy as np
@@ -105,16 +106,17 @@ class ParameterShard:
                 for each in applied:
                     self._apply(self.log.find(each, decided=True))
                 return self.log.begin_loading(key)
-            case ops.EndLoading(key):
-                return self.log.end_loading(key)
-            case ops.SetMark(mark):
-                return self._set_mark(mark)
+            case ops.EndLoading(key, drops):
+                if self.log.end_loading(key) and drops:
+                    for name in self.tables():
+                        self._drop(name)
+                return None
+            case ops.SetMark(mark, moment):
+                return self._set_mark(mark, moment)
             case ops.DropMark(mark):
                 return self._drop_mark(mark)
-            case ops.DescribeMark(mark):
-                return self._marked(mark).describe(self._tables)
-            case ops.EndMarkReading(mark):
-                return self._marked(mark).end_reading()
+            case ops.DescribeMark(mark, moment):
+                return self._marked(mark, moment).describe(self._tables)
             case ops.SquareNorms():
                 return self._square_norms(operation)
             case ops.EndRound():
@@ -151,13 +153,16 @@ class ParameterShard:
         """Return an operation with all that a copy might decide in another way.
 
         These are the learning rates of a commit: users' functions give them, which may fail, or
-        give two servers two numbers. Only the primary calls this, before each operation.
+        give two servers two numbers; and of a mark, whether it is made, and the name of its moment.
+        Only the primary calls this, before each operation.
 
         Raises
         ------
         ConfigurationError
             If a learning rate cannot be computed.
         """
+        if isinstance(operation, ops.SetMark):
+            return ops.SetMark(operation.mark, "" if operation.mark in self._marks else uuid4().hex)
         if not isinstance(operation, _COMMITS):
             return operation
         part = operation.part
@@ -271,18 +276,22 @@ class ParameterShard:
         every = list(self._marks.values())  # at once: other threads ask, too
         return next((each for each in every if each.key == key), None)
 
-    def _set_mark(self, name: str) -> None:
-        if name in self._marks:
-            return  # sent again, because the answer was lost: the moment of the first counts
+    def _set_mark(self, name: str, moment: str) -> str:
+        if (found := self._marks.get(name)) is not None:
+            return found.moment  # sent again, because the answer was lost: the first one counts
+        if not moment:
+            return ""
         if len(self._marks) >= MOST_MARKS:
             raise ConfigurationError(
                 f"{self.name} has {MOST_MARKS} marks, of which each takes note of every change: "
                 "drop one first: mark.drop()"
             )
-        self._marks[name] = Mark(self._tables, self.name)
+        self._marks[name] = Mark(self._tables, self.name, moment)
+        return moment
 
-    def _marked(self, name: str) -> Mark:
-        if (found := self._marks.get(name)) is None:
+    def _marked(self, name: str, moment: str) -> Mark:
+        found = self._marks.get(name)
+        if found is None or found.moment != moment:
             raise StaleMarkError(
                 f"{self.name} has no such mark: its server came since, in place of one that was "
                 "lost or left, or the mark was dropped. Nothing was changed. Go back to a "

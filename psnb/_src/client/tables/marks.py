@@ -16,7 +16,13 @@ from psnb._src.client.dense_shards import DenseShards
 from psnb._src.client.requests import Request
 from psnb._src.client.server_client import ServerClient
 from psnb._src.client.sparse_shards import SparseShards
-from psnb._src.client.whole_tables import SavedPart, TableLoad, load_tables, loading
+from psnb._src.client.whole_tables import (
+    SavedPart,
+    TableLoad,
+    load_tables,
+    loading,
+    others_waiting,
+)
 from psnb._src.placement.layout import ShardId
 from psnb._src.server import operations as ops
 from psnb._src.server.tables.checks import Form
@@ -48,7 +54,9 @@ class ParameterMarks:
         self._client, self._shards = server_client, tuple(shards)
         self._parameters, self._name = dict(parameters), uuid.uuid4().hex
         try:
-            server_client.call([Request(shard, ops.SetMark(self._name)) for shard in self._shards])
+            with others_waiting(server_client, self._shards):  # whose commits are in it wholly
+                sets = [Request(shard, ops.SetMark(self._name)) for shard in self._shards]
+                self._moments = server_client.call(sets)
         except BaseException:  # an interrupt, too: some may have it
             server_client.attempt(self.drops())
             raise
@@ -77,7 +85,10 @@ class ParameterMarks:
                     f"parameter {name!r} was dropped or made again since the mark: nothing was "
                     "changed. Go back to a checkpoint"
                 )
-        asked = [Request(shard, ops.DescribeMark(self._name)) for shard in self._shards]
+        asked = [
+            Request(shard, ops.DescribeMark(self._name, moment))
+            for shard, moment in zip(self._shards, self._moments, strict=True)
+        ]
         found = dict(zip(self._shards, self._client.call(asked), strict=True))
         loads = [
             _load(shard, table, found[shard], 0 if isinstance(each, DenseShards) else None)
@@ -87,7 +98,6 @@ class ParameterMarks:
         with loading(self._client, loads):
             yield
             load_tables(self._client, loads)
-            self._client.attempt([Request(e, ops.EndMarkReading(self._name)) for e in self._shards])
 
     def drops(self) -> list[Request]:
         """Return the requests that have servers forget it; they may be repeated."""
