@@ -1,13 +1,21 @@
-"""Numbers of commits: what shards are told, and what they have to remember."""
+"""Direct commits: what shards are told and have to remember, and how those in doubt end."""
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from psnb._src.client import direct
 from psnb._src.client.direct import CommitNumbers
+from psnb._src.client.handles import shards_of
+from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ShardId
+from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.operations import GiveUpCommit, PreparePart
+from psnb._src.server.tables.operations import AddValues, on_table
 from psnb._src.utils.range_set import RangeSet
+from tests.client.in_process import variable
 
 A, B = ShardId("s", 0), ShardId("s", 1)
 
@@ -54,3 +62,18 @@ def test_a_shard_remembers_twice_what_is_under_way_at_most(
         if ends < len(under_way):
             numbers.end(under_way.pop(ends))
     assert travelled <= 3 * len(steps)
+
+
+def test_a_commit_that_one_server_gave_up_is_made_by_none_when_another_answers() -> None:
+    v = variable(np.zeros(4), shards=2)
+    client = shards_of(v).server_client
+    shards = tuple(shard for shard, _ in shards_of(v).tables)
+    commit = Commit("process x", 0, shards=shards)
+    for shard, table in shards_of(v).tables:
+        part = Part([on_table(table, AddValues(np.ones(2)))])
+        client.call([Request(shard, PreparePart(commit, part))])
+    client.call([Request(shards[1], GiveUpCommit(commit))])
+    ended: list[bool] = []
+    direct._finish(client, commit, lambda: ended.append(True))
+    assert ended
+    assert v.read().tolist() == [0.0] * 4

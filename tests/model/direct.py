@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from psnb._src.client.commit import UndecidedError, ask
+from psnb._src.client.commit import UndecidedError, ask, resolve_in_doubt
 from psnb._src.client.commit import commit as commit_on
 from psnb._src.client.direct import CommitNumbers
-from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import PROCESS, Commit, Part
-from psnb._src.server.operations import ApplyCommit, CreateDense
+from psnb._src.server.operations import CreateDense
 from psnb._src.server.tables.operations import AddRows, on_table
 from psnb.errors import ServerUnresponsiveError
 from tests.model.world import Process
@@ -78,18 +77,12 @@ class Direct(Process):
         def ended(outcome: Any) -> None:
             undecided = isinstance(outcome, UndecidedError)
             if undecided and isinstance(outcome.reason, ServerUnresponsiveError):
-                finish([Request(shard, ApplyCommit(commit)) for shard in shards])
+                attempts = {WRITER: {number: 1}}
+                finish = resolve_in_doubt(shards, attempts, (), ask, lambda error: None)
+                self.world.drive(self, finish, lambda outcome: over())
                 return
             made.done = None if undecided else outcome is None
             over()
-
-        def finish(left: Sequence[Request]) -> None:
-            def answered(outcomes: Sequence[Any]) -> None:
-                found = zip(left, outcomes, strict=True)
-                more = [each for each, out in found if isinstance(out, ServerUnresponsiveError)]
-                finish(more) if more else over()
-
-            self.world.ask(self, left, answered)
 
         def over() -> None:
             made.ended = self.world.steps

@@ -16,12 +16,10 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
-from psnb._src.client.commit import UndecidedError
-from psnb._src.client.requests import Request
+from psnb._src.client.commit import UndecidedError, ask, drive, resolve_in_doubt
 from psnb._src.client.server_client import ServerClient
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import PROCESS, Commit, Part
-from psnb._src.server.operations import ApplyCommit
 from psnb._src.utils.range_set import Bounds, RangeSet
 from psnb._src.utils.threads import run_in_thread
 from psnb.errors import ClosureCancelledError, PsnbError, ServerLostError, ServerUnresponsiveError
@@ -115,13 +113,10 @@ def _commit(
 
 
 def _finish(server_client: ServerClient, commit: Commit, end: Callable[[], None]) -> None:
-    """Have each shard apply its part, if all have prepared theirs, once its server answers."""
-    left = [Request(shard, ApplyCommit(commit)) for shard in commit.shards]
+    """Have all shards apply it, or none, once their servers answer."""
+    attempts = {commit.writer: {commit.number: commit.attempt}}
     try:
-        while left:
-            outcomes = server_client.attempt(left)  # waits for a while
-            found = zip(left, outcomes, strict=True)
-            left = [request for request, each in found if isinstance(each, ServerUnresponsiveError)]
+        drive(resolve_in_doubt(commit.shards, attempts, (), ask, bool), server_client.attempt)
     except PsnbError:
         pass  # the strategy is closed
     finally:
