@@ -16,13 +16,14 @@ from psnb._src.client.tables.marks import ParameterMarks
 from psnb._src.client.variable import Variable
 from psnb._src.client.whole_tables import TableLoad, others_waiting
 from psnb._src.placement.layout import ShardId, ShardPlacement
-from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.commit_log import PROCESS, Commit, Part
 from psnb._src.server.messages import Done, Later, PendingReply, ServerAnswer
 from psnb._src.server.operations import (
     ApplyCommit,
     BeginLoading,
     CommitPart,
     CommitParts,
+    CountLoading,
     CreateDense,
     EndLoading,
     EndRound,
@@ -47,7 +48,12 @@ from psnb._src.server.tables.operations import (
     TuneOptimizer,
     on_table,
 )
-from psnb.errors import ConfigurationError, ServerLostError, ServerUnresponsiveError
+from psnb.errors import (
+    CheckpointError,
+    ConfigurationError,
+    ServerLostError,
+    ServerUnresponsiveError,
+)
 from tests.client.in_process import InProcess, nowhere, variable
 from tests.server.pair import now
 from tests.server.standby import THREADS
@@ -203,3 +209,27 @@ def test_an_end_that_a_server_does_not_answer_is_sent_again(
     monkeypatch.setattr(InProcess, "attempt", first_fails)
     load(spread, 5.0)
     np.testing.assert_array_equal(spread.read(), [5, 5, 5, 5])
+
+
+def test_changes_of_a_table_are_taken_in_their_order_and_none_after_one_that_was_missed() -> None:
+    shard = ParameterShard("test")
+    shard.run(BeginLoading("key"))
+    for place in (1, 1, 2):
+        shard.run(CountLoading("key", "t", place))
+    for key, table, place in (("key", "t", 1), ("key", "t", 4), ("key", "u", 2), ("late", "t", 1)):
+        with pytest.raises(CheckpointError, match="was not changed"):
+            shard.run(CountLoading(key, table, place))
+    shard.run(CountLoading("key", "t", 3))
+
+
+def test_no_minute_passes_while_tables_are_loaded() -> None:
+    shard = ParameterShard("test")
+    shard.run(PreparePart(Commit(f"{PROCESS}w", 1, shards=SHARDS), Part([])))
+    shard.run(BeginLoading("key"))
+    for _ in range(100):
+        shard.tick()
+    assert len(shard.log) == 1
+    shard.run(EndLoading("key"))
+    for _ in range(100):
+        shard.tick()
+    assert len(shard.log) == 0

@@ -350,8 +350,14 @@ class Marks:
         index, of = operation.shard, _inner(operation)
         hosted = server.host._hosted.get(index)
         primary = notebook.layout.placements[index].primary
-        if hosted is None or hosted.role is not Role.PRIMARY or server.address != primary:
+        if hosted is None or hosted.role is not Role.PRIMARY:
             yield
+            return
+        shard = hosted.shard
+        new = isinstance(of, ops.SetMark) and of.mark not in shard._marks
+        if server.address != primary:  # which has not heard of it
+            yield
+            self._note(index, shard, new)
             return
         waits = hosted.shard.log.loading or not hosted.shard.tables()
         # A replica that may have been let go knows nothing of it.
@@ -360,18 +366,23 @@ class Marks:
         assert waits or fell_back or not notebook.half, told
         if isinstance(of, _REPEATED):
             self._copies.append((server, operation))
-        shard = hosted.shard
-        new = isinstance(of, ops.SetMark) and of.mark not in shard._marks
         loading = of.key in shard.log.loading if isinstance(of, ops.EndLoading) else False
         yield
         if loading and of.drops:
             assert not shard.tables(), f"what is half loaded of shard {index} stays there"
             notebook.unmade.add(index)
+        self._note(index, shard, new)
+        if isinstance(of, FinishTable) and self._to is not None and not pending.done:
+            assert isinstance(operation, ops.OnLoadingShard)
+            assert isinstance(operation.operation, OnTables)
+            counted = shard.log.loading.get(operation.key, {})
+            if counted.get(operation.table) != operation.place:
+                return  # refused
+            self._compare(index, self._to, shard, *operation.operation.tables)
+
+    def _note(self, index: int, shard: ParameterShard, new: bool) -> None:
         if new and self._making is not None:
             self._making.content[index] = content(shard)
-        elif isinstance(of, FinishTable) and self._to is not None and not pending.done:
-            assert isinstance(operation.operation, OnTables)
-            self._compare(index, self._to, shard, *operation.operation.tables)
 
     def _repeat(self) -> None:
         """Have a request come to a server once more, late: that changes nothing."""

@@ -261,6 +261,10 @@ class TableLoad:
         which = shard.number, made, self.key, table, self._place
         return Request(shard, ops.OnLoadingShard(*which))
 
+    def withdraw(self) -> None:
+        """Give the place of the last change to another one: it was not made."""
+        self._place -= 1
+
     def saved(self) -> dict[PartKey, FilePart]:
         """Return all parts of files that it needs."""
         parts = [part.there for part in (*(part for part, *_ in self.parts), *self.last)]
@@ -461,6 +465,7 @@ def _read_there(
     for load, answer in zip(asked, answers, strict=True):
         if isinstance(answer, CheckpointError):
             load.reads = False
+            load.withdraw()
         elif isinstance(answer, Exception):
             raise answer
     return {load: each for load, each in zip(asked, answers, strict=True) if load.reads}

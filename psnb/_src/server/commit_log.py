@@ -347,12 +347,13 @@ class CommitLog:
         return self.loading.pop(key, None) is not None
 
     def loads(self, key: str, table: str, place: int) -> bool:
-        """Note a change that loads a table; False if it is late: its load, or a later one, is done.
+        """Note a change that loads a table; False if it is late, or one before it was missed.
 
-        A copy of a message may come after the answer to the first one, and what follows from it.
+        A copy of a message may come after the answer to the first one, and what follows from it;
+        and a replica that the primary had let go of may have taken over.
         """
         places = self.loading.get(key)
-        if places is None or place < places.get(table, place):
+        if places is None or place - places.get(table, 0) not in (0, 1):
             return False
         places[table] = place
         return True

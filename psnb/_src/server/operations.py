@@ -148,6 +148,14 @@ class EndLoading(ShardOperation, frozen=True):
     drops: bool = False
 
 
+class CountLoading(ShardOperation, frozen=True):
+    """Notes that a change of a table comes next by which it is loaded; see `CommitLog.loads`."""
+
+    key: str
+    table: str
+    place: int
+
+
 class SquareNorms(ShardOperation, frozen=True):
     """Asks for the squared norms of a round's gradients."""
 

@@ -171,12 +171,9 @@ class Host:
             if hosted is None:
                 return Moved()
             if isinstance(operation, ops.OnLoadingShard):
-                _, _, key, table, place = msgspec.structs.astuple(operation)
-                if not hosted.shard.log.loads(key, table, place):
-                    raise CheckpointError(
-                        f"{table!r} of {hosted.shard.name} was not changed: what was to load it "
-                        "has ended, or began when another server had it"
-                    )
+                # Replicas count along: one that lacks a change, and takes over, takes no later one.
+                _, _, *which = msgspec.structs.astuple(operation)
+                self._change(hosted, ops.CountLoading(*which), reply)
             if self._waits(hosted, operation.operation):
                 return Later()
             result = self._on_shard(hosted, operation.operation, reply)

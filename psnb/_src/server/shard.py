@@ -40,6 +40,7 @@ from psnb._src.server.tables.operations import (
 from psnb._src.server.tables.table import ReservedWrite, Table, with_rates
 from psnb._src.utils.range_set import Bounds
 from psnb.errors import (
+    CheckpointError,
     ConfigurationError,
     InternalError,
     OwnershipLostError,
@@ -106,6 +107,13 @@ class ParameterShard:
                 for each in applied:
                     self._apply(self.log.find(each, decided=True))
                 return self.log.begin_loading(key)
+            case ops.CountLoading(key, table, place):
+                if not self.log.loads(key, table, place):
+                    raise CheckpointError(
+                        f"{table!r} of {self.name} was not changed: what was to load it has "
+                        "ended, or began when another server had it"
+                    )
+                return None
             case ops.EndLoading(key, drops):
                 if self.log.end_loading(key) and drops:
                     for name in self.tables():
@@ -228,6 +236,8 @@ class ParameterShard:
 
     def minute(self) -> Iterator[OnTables]:
         """Yield what a minute changes, here and on all replicas; only the primary calls this."""
+        if self._is_loaded:  # the minute that its rows belong to comes at the end
+            return
         for name in self._leaving:
             if self._tables[name].expires:
                 yield OnTables((name,), CountMinute())
@@ -247,7 +257,8 @@ class ParameterShard:
 
     def tick(self) -> None:
         """Count a minute."""
-        self.log.tick()
+        if not self._is_loaded:  # what waits for that is not forgotten
+            self.log.tick()
         for table in self._tables.values():
             table.tick(self._is_loaded)
 
