@@ -182,7 +182,7 @@ def bars() -> list[Bar]:
     return [
         Bar("packages and modules at the top", len(top), 20),
         Bar(f"files in a folder ({fullest})", most, 24),
-        Bar("lines of code", code, 59_299, goal=44_000),
+        Bar("lines of code", code, 59_302, goal=44_000),
         Bar("functions", sum(each.functions for each in every), 6_017, goal=4_600),
         Bar(f"files over {LONGEST} lines", len(long), len(LONGER)),
         Bar("of them without a reason in LONGER", len(unnamed), 0, found_in=unnamed),

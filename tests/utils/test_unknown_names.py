@@ -68,7 +68,7 @@ def test_metrics_say_which_there_are() -> None:
 
 def test_a_plot_of_a_name_alone_is_of_that_metric() -> None:
     points = np.arange(3.0)
-    history = {"loss": {"step": points, "value": points, "smoothed": points}}
+    history = {"loss": dict.fromkeys(("step", "time", "value", "smoothed"), points)}
     assert len(plot(history, "loss").axes) == 1
     with pytest.raises(ConfigurationError, match="no metric 'los': did you mean 'loss'"):
         plot(history, "los")

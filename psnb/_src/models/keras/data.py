@@ -107,8 +107,11 @@ def _as_arrays(given: Any) -> Any:
         return tuple(map(_as_arrays, given))
     array = np.asarray(given)
     if array.ndim == 0 or array.dtype == object:
-        single = ", one of a list: give np.asarray(list)"
-        found = type(given).__name__ + (f" of {found_in(array)}" if array.ndim else single)
+        found = type(given).__name__
+        if array.ndim:
+            found += f" of {found_in(array)}"
+        elif array.dtype != object:
+            found += ", one of a list: give np.asarray(list)"
         raise ConfigurationError(
             f"x must be arrays of numbers or a psnb.data.Dataset, found {found}; "
             "psnb.data.Dataset.from_generator takes what else yields batches"
