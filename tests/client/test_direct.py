@@ -1,4 +1,4 @@
-"""Direct commits: what shards are told and have to remember, and how those in doubt end."""
+"""Direct commits: what shards learn and have to remember of them, and how those in doubt end."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ LOST = ServerLostError("a server was killed")
 
 
 class Notebook:
-    """A variable on two servers, and loads of it, which fail so many times."""
+    """A variable on two servers, and loads of it, of which a number fails."""
 
     def __init__(self, fails: int, *, served: bool = True) -> None:
         self.servers = InProcess(2)

@@ -154,7 +154,7 @@ class ParameterShard:
 
     @property
     def _is_loaded(self) -> bool:
-        # When another process takes over, nobody is left who loads.
+        # When another process takes over, the one that loads has gone.
         return bool(self.log.loading) and not self.log.closed
 
     def decided(self, operation: ShardOperation) -> ShardOperation:

@@ -1,7 +1,7 @@
 """A notebook that trains with two servers, to be killed and started again.
 
 ``python -m tests.integration.notebook.killed_notebook KIND DIRECTORY RESULT WORKERS`` goes on from
-what is in the directory, on a local cluster of so many workers; it prints a line when it trains,
+what is in the directory, on a local cluster of as many workers; it prints a line when it trains,
 and writes the parameters when it is done. It does not end while there is a file `unfinished`: so it
 can be killed while it trains, however fast it is.
 """

@@ -72,7 +72,7 @@ class Notebook:
 
 
 def killed(kind: str, folder: Path, seed: int, *workers: int) -> dict[str, Any]:
-    """Kill notebooks with so many workers at random moments, then let one train to the end."""
+    """Kill notebooks with these workers at random moments, then let one train to the end."""
     moments = random.Random(seed)
     *killed, last = workers
     for each in killed:
