@@ -21,7 +21,7 @@ _UNKNOWN = re.compile(r"[^\w\-. /]|(?<=/)(?=/|$)|(?<=/)\.(?=\.?(/|$))", re.ASCII
 """What MLflow refuses in a name: characters, and parts that are empty, ``.`` or ``..``."""
 
 _NO_STORE = (
-    "MLflow's database, where it keeps runs unless it is told another place, needs {}: "
+    "MLflow's database, where it keeps runs unless another place is named, needs {}: "
     "pip install psnb[mlflow]. Or name a folder or a server, as in tracking_uri='mlruns'"
 )
 
@@ -64,7 +64,7 @@ class MLflow(Callback):
     train. The git commit is a tag. A run ends as finished, killed (training was stopped), or
     failed. Needs ``pip install psnb[mlflow]``.
 
-    The workers wait while MLflow's server is told something, for as long as its client waits for
+    The workers wait while something is sent to MLflow's server, for as long as its client waits for
     it: see ``MLFLOW_HTTP_REQUEST_TIMEOUT`` and ``MLFLOW_HTTP_REQUEST_MAX_RETRIES``.
 
     Parameters
@@ -73,8 +73,7 @@ class MLflow(Callback):
         The name of the experiment; it is made if there is none.
     tracking_uri : str or os.PathLike, optional
         Where MLflow keeps runs: a folder, or the address of a server or database. By default where
-        it is told to (``MLFLOW_TRACKING_URI``), or else its own database, ``mlflow.db`` in the
-        working folder.
+        ``MLFLOW_TRACKING_URI`` says, or else its own database, ``mlflow.db`` in the working folder.
     name : str, optional
         The run's; by default the coordinator's.
     every : float
